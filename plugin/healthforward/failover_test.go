@@ -1,0 +1,313 @@
+package healthforward
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"steadfast.internal/plugin/healthforward/internal/pool"
+	"steadfast.internal/plugin/healthforward/internal/transport"
+
+	"github.com/coredns/coredns/plugin/test"
+	"github.com/miekg/dns"
+)
+
+// model is an upstream in a synctest bubble: it has no socket, and takes exactly
+// the time it is told to.
+type model struct {
+	addr string
+
+	mu      sync.Mutex
+	rtt     time.Duration
+	silent  bool // drops queries
+	deaf    bool // drops probes too
+	refuses bool
+	queries []time.Time // when each query, not probe, came
+}
+
+func (m *model) set(change func(*model)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(m)
+}
+
+// since returns how many queries came after t.
+func (m *model) since(t time.Time) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := 0
+	for _, at := range m.queries {
+		if !at.Before(t) {
+			n++
+		}
+	}
+	return n
+}
+
+// Exchange implements transport.Exchanger.
+func (m *model) Exchange(ctx context.Context, q transport.Query) (*dns.Msg, error) {
+	probe := q.Question.Name == "."
+	m.mu.Lock()
+	if !probe {
+		m.queries = append(m.queries, time.Now())
+	}
+	rtt, drop, refuses := m.rtt, m.deaf || m.silent && !probe, m.refuses
+	m.mu.Unlock()
+	if refuses {
+		return nil, syscall.ECONNREFUSED
+	}
+	if drop {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	timer := time.NewTimer(rtt)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	reply := new(dns.Msg)
+	reply.SetQuestion(q.Question.Name, q.Question.Qtype)
+	reply.Response, reply.Id = true, q.ID
+	reply.Answer = []dns.RR{test.A(q.Question.Name + " 60 IN A " + m.addr)}
+	return reply, nil
+}
+
+// Close implements transport.Exchanger.
+func (m *model) Close() {}
+
+// bubble runs f in a synctest bubble with two models behind a stanza with these
+// options, both up.
+func bubble(t *testing.T, options string, f func(t *testing.T, fw *Forwarder, a, b *model)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		models := map[string]*model{}
+		for _, addr := range []string{"192.0.2.1", "192.0.2.2"} {
+			models[addr+":53"] = &model{addr: addr, rtt: 2 * ms}
+		}
+		r := newRegistry(func(_, addr string, _ transport.Options) (transport.Exchanger, error) { return models[addr], nil })
+		fw := startAll(t, r, "healthforward . 192.0.2.1 192.0.2.2 {\n"+options+"\n}")[0]
+		time.Sleep(10 * ms) // both answer their first probes
+		f(t, fw, models["192.0.2.1:53"], models["192.0.2.2:53"])
+	})
+}
+
+// resolve asks for a name and returns the address, and how long it took.
+func resolve(t *testing.T, fw *Forwarder, name string) (string, time.Duration) {
+	t.Helper()
+	began := time.Now()
+	reply, _, _ := ask(t, fw, question(name, dns.TypeA))
+	return addressIn(reply), time.Since(began)
+}
+
+func TestOnlyTheFirstQueryMeetsADeadUpstream(t *testing.T) {
+	bubble(t, "policy sequential", func(t *testing.T, fw *Forwarder, a, _ *model) {
+		a.set(func(m *model) { m.deaf = true })
+		if addr, took := resolve(t, fw, "first.example.org."); addr != "192.0.2.2" || took != 252*ms {
+			t.Errorf("first query: %s in %v, want the other upstream's answer in 252ms", addr, took)
+		}
+		died := time.Now()
+		for i := range 100 {
+			if addr, took := resolve(t, fw, fmt.Sprintf("n%d.example.org.", i)); addr != "192.0.2.2" || took != 2*ms {
+				t.Errorf("query %d: %s in %v, want 2ms", i, addr, took)
+			}
+		}
+		if n := a.since(died); n != 0 {
+			t.Errorf("%d later queries went to the dead upstream", n)
+		}
+	})
+}
+
+func TestAClosedPortCostsNoTimeAtAll(t *testing.T) {
+	bubble(t, "policy sequential", func(t *testing.T, fw *Forwarder, a, _ *model) {
+		a.set(func(m *model) { m.refuses = true })
+		for i := range 10 {
+			if addr, took := resolve(t, fw, fmt.Sprintf("n%d.example.org.", i)); addr != "192.0.2.2" || took != 2*ms {
+				t.Errorf("query %d: %s in %v, want 2ms", i, addr, took)
+			}
+		}
+	})
+}
+
+func TestWhatIsInFlightIsSentElsewhereWhenItsUpstreamIsEjected(t *testing.T) {
+	bubble(t, "policy sequential\nhedge off", func(t *testing.T, fw *Forwarder, a, b *model) {
+		a.set(func(m *model) { m.deaf = true })
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 5 * ms)
+				addr, _ := resolve(t, fw, fmt.Sprintf("n%d.example.org.", i))
+				// Suspect after 250 ms, two probes of 100 ms each, then the other's 2 ms.
+				if done := time.Since(began); addr != "192.0.2.2" || done > 452*ms {
+					t.Errorf("query %d: %q at %v, want an answer by 452ms", i, addr, done)
+				}
+			})
+		}
+		wg.Wait()
+		if n := b.since(began); n != 50 {
+			t.Errorf("%d queries re-sent for 50 in flight", n)
+		}
+	})
+}
+
+func TestSuspicionHedgesWhatIsInFlight(t *testing.T) {
+	bubble(t, "policy sequential", func(t *testing.T, fw *Forwarder, a, _ *model) {
+		a.set(func(m *model) { m.deaf = true })
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 10 * ms)
+				addr, _ := resolve(t, fw, fmt.Sprintf("n%d.example.org.", i))
+				if done := time.Since(began); addr != "192.0.2.2" || done != 252*ms {
+					t.Errorf("query %d: %q at %v, want all at 252ms, with the first", i, addr, done)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+func TestAGreyUpstreamIsEjectedThoughItsProbesPass(t *testing.T) {
+	bubble(t, "policy round_robin", func(t *testing.T, fw *Forwarder, a, b *model) {
+		a.set(func(m *model) { m.silent = true })
+		for i := range 200 {
+			addr, took := resolve(t, fw, fmt.Sprintf("n%d.example.org.", i))
+			if addr != "192.0.2.2" || took > 252*ms {
+				t.Fatalf("query %d: %q in %v", i, addr, took)
+			}
+			time.Sleep(50 * ms)
+			if countState(fw, "ejected") == 1 {
+				return
+			}
+		}
+		t.Error("never ejected")
+	})
+}
+
+func TestAnUpstreamIsUsedAgainWithinTwoSecondsOfItsReturn(t *testing.T) {
+	for _, outage := range []time.Duration{2 * time.Second, 7 * time.Second, 25 * time.Second} {
+		bubble(t, "policy sequential", func(t *testing.T, fw *Forwarder, a, _ *model) {
+			a.set(func(m *model) { m.deaf = true })
+			resolve(t, fw, "first.example.org.")
+			time.Sleep(outage)
+			a.set(func(m *model) { m.deaf = false })
+			back := time.Now()
+			for {
+				if addr, _ := resolve(t, fw, "again.example.org."); addr == "192.0.2.1" {
+					break
+				}
+				time.Sleep(10 * ms)
+			}
+			if took := time.Since(back); took > 2*time.Second {
+				t.Errorf("outage of %v: used again after %v", outage, took)
+			}
+		})
+	}
+}
+
+func TestAllDownThenOneBack(t *testing.T) {
+	bubble(t, "policy sequential", func(t *testing.T, fw *Forwarder, a, b *model) {
+		for _, m := range []*model{a, b} {
+			m.set(func(m *model) { m.deaf = true })
+		}
+		if _, took := resolve(t, fw, "down.example.org."); took != queryDeadline {
+			t.Errorf("nobody answers: gave up after %v, want %v", took, queryDeadline)
+		}
+		time.Sleep(10 * time.Second)
+		parked := make(chan time.Time, 1)
+		go func() {
+			if addr, _ := resolve(t, fw, "parked.example.org."); addr != "192.0.2.2" {
+				t.Errorf("what waits is answered by %q", addr)
+			}
+			parked <- time.Now()
+		}()
+		time.Sleep(100 * ms)
+		b.set(func(m *model) { m.deaf = false })
+		back := time.Now()
+		if addr, took := resolve(t, fw, "first.example.org."); addr != "192.0.2.2" || took > 60*ms {
+			t.Errorf("first query after the return: %q in %v, want an answer within the hedge delay of 50ms", addr, took)
+		}
+		if took := (<-parked).Sub(back); took > 60*ms {
+			t.Errorf("what waited is answered %v after the return", took)
+		}
+	})
+}
+
+func TestASlowNameEjectsNobody(t *testing.T) {
+	bubble(t, "policy sequential", func(t *testing.T, fw *Forwarder, a, b *model) {
+		slow := func(m *model) { m.rtt = 900 * ms }
+		fast := func(m *model) { m.rtt = 2 * ms }
+		for i := range 20 {
+			a.set(slow)
+			b.set(slow)
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				if addr, _ := resolve(t, fw, "slow.example.org."); addr == "" {
+					t.Error("a slow name is not answered")
+				}
+			})
+			time.Sleep(ms)
+			a.set(fast)
+			b.set(fast)
+			for j := range 100 {
+				if addr, took := resolve(t, fw, fmt.Sprintf("n%d-%d.example.org.", i, j)); addr != "192.0.2.1" || took != 2*ms {
+					t.Errorf("another name: %q in %v", addr, took)
+				}
+				time.Sleep(8 * ms)
+			}
+			wg.Wait()
+		}
+		if n := countState(fw, "up"); n != 2 {
+			t.Errorf("%d upstreams are up, want both", n)
+		}
+	})
+}
+
+func TestLoadStaysNearOneWhileEverybodyIsSlow(t *testing.T) {
+	bubble(t, "policy random", func(t *testing.T, fw *Forwarder, a, b *model) {
+		for _, m := range []*model{a, b} {
+			m.set(func(m *model) { m.rtt = 700 * ms })
+		}
+		began := time.Now()
+		const queries = 10000
+		var wg sync.WaitGroup
+		for i := range queries {
+			wg.Go(func() {
+				if addr, _ := resolve(t, fw, fmt.Sprintf("n%d.example.org.", i)); addr == "" {
+					t.Error("no answer")
+				}
+			})
+			time.Sleep(2 * ms)
+		}
+		wg.Wait()
+		if load := float64(a.since(began)+b.since(began)) / queries; load > 1.25 {
+			t.Errorf("load on the upstreams = %.2f×, want at most 1.25×", load)
+		} else {
+			t.Logf("load on the upstreams: %.3f×", load)
+		}
+	})
+}
+
+func TestProbesOfADeadUpstreamAreFew(t *testing.T) {
+	bubble(t, "policy sequential", func(t *testing.T, fw *Forwarder, a, _ *model) {
+		a.set(func(m *model) { m.deaf = true })
+		resolve(t, fw, "first.example.org.")
+		transitions := make(map[pool.State]int)
+		for range 120 {
+			time.Sleep(time.Second)
+			for id := range (*fw.groups.Load())[protoUDP].upstreams {
+				transitions[fw.registry.pool.State(id)]++
+			}
+		}
+		if transitions[pool.Suspect] != 0 {
+			t.Errorf("states over two minutes: %v, want up and ejected only", transitions)
+		}
+	})
+}

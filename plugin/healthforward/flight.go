@@ -1,0 +1,352 @@
+package healthforward
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"steadfast.internal/plugin/healthforward/internal/pool"
+
+	"github.com/miekg/dns"
+)
+
+// Numbers of a query's course. See DESIGN.md, D7 and D8.
+const (
+	// queryDeadline is below the 5 s after which a glibc client asks again.
+	queryDeadline = 4 * time.Second
+	// maxOut is how many attempts on healthy upstreams wait at once (RFC 9520, section 3.1).
+	maxOut = 3
+	// maxRounds is how often one upstream is asked the same: each time from a new
+	// socket, for a packet may have been lost.
+	maxRounds = 4
+	// denialHold is how long a denial waits for the upstreams that rank before.
+	denialHold = 500 * time.Millisecond
+	// repeatCost is what it costs to ask the same upstream once more before the
+	// attempt's time-out: it helps against loss only, and doubles the load of one
+	// that is merely slow.
+	repeatCost = 5
+	// outpacedAfter is the least time after which an attempt is lost that a peer's
+	// answer has outrun.
+	outpacedAfter = 250 * time.Millisecond
+	// maxLag: a timer that fires so late was held up by ourselves, and proves nothing.
+	maxLag = 50 * time.Millisecond
+)
+
+// result is the end of one attempt.
+type result struct {
+	reply *dns.Msg
+	grade grade
+	up    *upstream
+	rank  int
+	wasUp bool // when it was asked
+	at    time.Time
+}
+
+// flight is one query on its way to an answer. Its attempts run in goroutines of
+// their own, and those that lose outlive it for a while, so that they show what
+// is to be thought of their upstreams.
+type flight struct {
+	fw       *Forwarder
+	group    *group
+	query    query
+	deadline time.Time
+	nudges   chan nudge
+
+	tickets []pool.Ticket
+	next    int  // into tickets, round after round
+	parked  bool // nobody was up or suspect: asked all the same
+	full    bool // an upstream was passed over because too many wait on it
+	spared  bool // the free fail-over after a hard error is used up
+
+	mu    sync.Mutex
+	tries []*try
+	back  pool.ID // the upstream that came back, for reason returned
+}
+
+// try is one attempt at a query.
+type try struct {
+	ticket   pool.Ticket
+	up       *upstream
+	ctx      context.Context
+	cancel   context.CancelFunc
+	ended    atomic.Bool
+	outpaced atomic.Bool // a peer has answered: no answer now means a loss
+}
+
+func newFlight(fw *Forwarder, g *group, q query, now time.Time) *flight {
+	f := &flight{
+		fw:       fw,
+		group:    g,
+		query:    q,
+		deadline: now.Add(max(queryDeadline, fw.ReadTimeout)),
+		nudges:   make(chan nudge, 8),
+	}
+	f.tickets = fw.pick(now, g)
+	f.parked = len(f.tickets) > 0 && f.tickets[0].State == pool.Ejected
+	return f
+}
+
+// run returns the reply to deliver, or false where there is none.
+func (f *flight) run(ctx context.Context) (result, bool) {
+	ctx, cancel := context.WithDeadline(ctx, f.deadline)
+	defer cancel()
+	r := race[result]{
+		admit:  func(why reason, _, pending int) (attempt[result], bool) { return f.admit(ctx, why, pending) },
+		late:   f.late,
+		settle: f.settle,
+		nudges: f.nudges,
+		spawn:  f.fw.attempts.Go,
+	}
+	won, ok := r.run(ctx)
+	f.leave(won, ok)
+	return won, ok
+}
+
+// admit starts an attempt on the next upstream that may be asked, if the reason
+// and the budget allow.
+func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[result], bool) {
+	if why != ejected && why != returned && f.out() >= maxOut {
+		return attempt[result]{}, false
+	}
+	ticket, repeat, ok := f.nextTicket(why)
+	if !ok {
+		return attempt[result]{}, false
+	}
+	cost, ok := f.cost(why, pending, repeat)
+	if !ok || cost > 0 && !f.group.Spend(ticket.Sent, cost) {
+		f.fw.registry.pool.End(ticket)
+		f.next-- // not asked yet
+		if ok {
+			hedgesDeniedTotal.Inc()
+		}
+		return attempt[result]{}, false
+	}
+	t := &try{ticket: ticket, up: f.group.upstreams[ticket.ID]}
+	t.ctx, t.cancel = context.WithDeadline(context.WithoutCancel(ctx), f.deadline)
+	f.mu.Lock()
+	f.tries = append(f.tries, t)
+	f.mu.Unlock()
+	t.up.metrics.attempts[why].Inc()
+	return attempt[result]{
+		patience: ticket.Patience,
+		timeout:  f.fw.ReadTimeout,
+		try:      func() result { return f.try(t, repeat) },
+	}, true
+}
+
+// out returns how many attempts wait on upstreams that are up.
+func (f *flight) out() int {
+	n := 0
+	for _, t := range f.tries {
+		if !t.ended.Load() && f.fw.registry.pool.State(t.ticket.ID) == pool.Up {
+			n++
+		}
+	}
+	return n
+}
+
+// nextTicket returns the started ticket of the next upstream; repeat says that it
+// has been asked before.
+func (f *flight) nextTicket(why reason) (ticket pool.Ticket, repeat, ok bool) {
+	p := f.fw.registry.pool
+	if why == returned {
+		for _, t := range f.tickets {
+			if t.ID == f.back {
+				ticket, ok = f.started(p.Start(time.Now(), t))
+				return ticket, true, ok
+			}
+		}
+		return ticket, true, false
+	}
+	for n := len(f.tickets); f.next < n*maxRounds; f.next++ {
+		repeat = f.next >= n
+		if repeat && why != overdue && why != expired {
+			return ticket, repeat, false
+		}
+		if ticket, ok = f.started(p.Start(time.Now(), f.tickets[f.next%n])); ok {
+			f.next++
+			return ticket, repeat, true
+		}
+	}
+	return ticket, repeat, false
+}
+
+// started notes why a ticket could not be started.
+func (f *flight) started(t pool.Ticket, s pool.Start) (pool.Ticket, bool) {
+	f.full = f.full || s == pool.Full
+	return t, s == pool.Started
+}
+
+// cost returns how many tokens an attempt for that reason costs, or false where
+// none is to be made. Free is what rescues a query for the first time.
+func (f *flight) cost(why reason, pending int, repeat bool) (tokens int, ok bool) {
+	switch {
+	case pending == 0, why == ejected, why == returned:
+		return 0, true
+	case (why == overdue || why == suspected) && f.fw.Hedge == 0:
+		return 0, false
+	case why == overdue && repeat:
+		return repeatCost, true
+	case why == expired && len(f.tries) == 1 && !f.parked:
+		return 0, true
+	case why == failed && !f.spared:
+		f.spared = true
+		return 0, true
+	}
+	return 1, true
+}
+
+// try makes the attempt and reports what it showed.
+func (f *flight) try(t *try, repeat bool) result {
+	defer t.cancel()
+	reply, err := t.up.exchange(t.ctx, f.query, repeat)
+	now := time.Now()
+	outcome, g := classify(reply, err, f.fw.Failover)
+	if err != nil && t.ctx.Err() != nil && t.outpaced.Load() {
+		outcome = pool.LostToPeer
+	}
+	t.ended.Store(true)
+	f.fw.registry.pool.End(t.ticket)
+	f.fw.registry.report(now, t.up, t.ticket, outcome)
+	if outcome == pool.Answered {
+		t.up.metrics.duration.Observe(now.Sub(t.ticket.Sent).Seconds())
+	}
+	return result{reply: reply, grade: g, up: t.up, rank: t.ticket.Rank, wasUp: t.ticket.State == pool.Up, at: now}
+}
+
+// late reports that attempt i was not over in time, unless we come late ourselves.
+func (f *flight) late(i int, why reason, due time.Time) {
+	now := time.Now()
+	if now.Sub(due) > maxLag {
+		return
+	}
+	outcome := pool.Late
+	if why == expired {
+		outcome = pool.Lost
+	}
+	t := f.tries[i]
+	f.fw.registry.report(now, t.up, t.ticket, outcome)
+}
+
+// settle implements race.settle: which reply is the answer. See DESIGN.md, D8.
+func (f *flight) settle(now time.Time, results []result, over bool) (int, time.Time) {
+	best, heldUntil := -1, time.Time{}
+	for i, r := range results {
+		switch r.grade {
+		case gradeFinal:
+			return i, now
+		case gradeDenial:
+			if vetoed(r, results) && f.ranked() {
+				continue
+			}
+			until := now
+			if f.ranked() {
+				until = f.denialDue(now, r, results)
+			}
+			if best < 0 || results[best].grade == gradeBad || until.Before(heldUntil) {
+				best, heldUntil = i, until
+			}
+		case gradeBad:
+			if confirmed(r, results[:i]) {
+				return i, now
+			}
+			if best < 0 && over {
+				best, heldUntil = i, now
+			}
+		}
+	}
+	return best, heldUntil
+}
+
+// ranked reports whether the order of the upstreams ranks their views of the
+// names, so that a later one cannot deny what an earlier one may know.
+func (f *flight) ranked() bool { return f.fw.Policy == "sequential" }
+
+// denialDue returns when the denial r may be delivered: at once when every
+// upstream that ranks before has answered or is ejected, else after a while.
+func (f *flight) denialDue(now time.Time, r result, results []result) time.Time {
+	for rank := range r.rank {
+		if !answered(rank, results) && !f.group.Ejected(rank) {
+			return r.at.Add(denialHold)
+		}
+	}
+	return now
+}
+
+func answered(rank int, results []result) bool {
+	for _, r := range results {
+		if r.rank == rank && r.grade != gradeNone {
+			return true
+		}
+	}
+	return false
+}
+
+// vetoed reports whether an upstream that ranks before r's failed to decide what
+// r denies. A REFUSED is no such failure: it says that the name is not its business.
+func vetoed(r result, results []result) bool {
+	for _, o := range results {
+		if o.rank < r.rank && o.grade == gradeBad && o.reply.Rcode == dns.RcodeServerFailure {
+			return true
+		}
+	}
+	return false
+}
+
+// confirmed reports whether two upstreams that were up say the same bad rcode: it
+// is the name that is bad, not they.
+func confirmed(r result, before []result) bool {
+	for _, o := range before {
+		if r.wasUp && o.wasUp && o.up != r.up && o.grade == gradeBad && o.reply.Rcode == r.reply.Rcode {
+			return true
+		}
+	}
+	return false
+}
+
+// leave gives those who lost the time to show whether they are merely slower.
+func (f *flight) leave(won result, ok bool) {
+	for _, t := range f.tries {
+		if t.ended.Load() {
+			continue
+		}
+		if !ok || won.grade < gradeDenial || won.up == t.up {
+			t.cancel()
+			continue
+		}
+		t.outpaced.Store(true)
+		linger := max(4*t.ticket.Patience, outpacedAfter)
+		time.AfterFunc(time.Until(t.ticket.Sent.Add(linger)), t.cancel)
+	}
+}
+
+// notify tells the flight that an upstream of its group changed its state.
+func (f *flight) notify(tr pool.Transition) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if tr.To == pool.Up {
+		if f.parked {
+			f.back = tr.ID
+			f.nudge(nudge{why: returned, about: -1})
+		}
+		return
+	}
+	why := suspected
+	if tr.To == pool.Ejected {
+		why = ejected
+	}
+	for i, t := range f.tries {
+		if t.ticket.ID == tr.ID {
+			f.nudge(nudge{why: why, about: i})
+		}
+	}
+}
+
+// nudge drops what finds no room: a flight that is so far behind has its timers.
+func (f *flight) nudge(n nudge) {
+	select {
+	case f.nudges <- n:
+	default:
+	}
+}

@@ -1,0 +1,122 @@
+package healthforward
+
+import (
+	"steadfast.internal/plugin/healthforward/internal/pool"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+const subsystem = "healthforward"
+
+// The labels to and proto name an upstream: its address, and udp or tcp. All
+// other labels come from closed sets. None ever holds a query's name.
+var (
+	upstreamState = promauto.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "upstream_state",
+		Help: "1 for the state that the upstream is in, 0 for the others.",
+	}, []string{"to", "proto", "state"})
+
+	transitionsTotal = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "transitions_total",
+		Help: "Counter of changes to a state, by cause.",
+	}, []string{"to", "proto", "state", "cause"})
+
+	attemptsTotal = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "attempts_total",
+		Help: "Counter of queries sent to the upstream, by the reason for sending.",
+	}, []string{"to", "proto", "reason"})
+
+	attemptDuration = promauto.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "attempt_duration_seconds",
+		Help:                        "Histogram of the time from sending a query to its answer.",
+		Buckets:                     plugin.TimeBuckets,
+		NativeHistogramBucketFactor: plugin.NativeHistogramBucketFactor,
+	}, []string{"to", "proto"})
+
+	attemptFailuresTotal = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "attempt_failures_total",
+		Help: "Counter of attempts that failed or were late, by what was seen of them.",
+	}, []string{"to", "proto", "outcome"})
+
+	mismatchesTotal = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "mismatches_total",
+		Help: "Counter of messages from the upstream that were no reply to any query: forged, broken or far too late.",
+	}, []string{"to", "proto"})
+
+	probesTotal = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "probes_total",
+		Help: "Counter of probes, by outcome.",
+	}, []string{"to", "proto", "outcome"})
+
+	hedgesDeniedTotal = promauto.NewCounter(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "hedges_denied_total",
+		Help: "Counter of further attempts that the budget did not pay for.",
+	})
+
+	unansweredTotal = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "unanswered_total",
+		Help: "Counter of queries that no upstream answered, by reason.",
+	}, []string{"reason"})
+)
+
+// perUpstream are the vectors whose series go when their upstream does.
+var perUpstream = []interface {
+	DeletePartialMatch(prometheus.Labels) int
+}{upstreamState, transitionsTotal, attemptsTotal, attemptDuration, attemptFailuresTotal, mismatchesTotal, probesTotal}
+
+// outcomes maps each outcome to its word for metrics.
+var outcomes = [...]string{
+	pool.Abandoned:  "abandoned",
+	pool.Answered:   "answered",
+	pool.Late:       "late",
+	pool.Lost:       "lost",
+	pool.LostToPeer: "lost_to_peer",
+	pool.Refused:    "refused",
+}
+
+// upstreamMetrics are the series of an upstream, looked up once: that is cheaper,
+// and what is still under way when the upstream leaves does not make them again.
+type upstreamMetrics struct {
+	attempts   [len(reasons)]prometheus.Counter
+	failures   [len(outcomes)]prometheus.Counter
+	probes     [len(outcomes)]prometheus.Counter
+	duration   prometheus.Observer
+	mismatches prometheus.Counter
+}
+
+func newUpstreamMetrics(addr, proto string) upstreamMetrics {
+	m := upstreamMetrics{
+		duration:   attemptDuration.WithLabelValues(addr, proto),
+		mismatches: mismatchesTotal.WithLabelValues(addr, proto),
+	}
+	for why, word := range reasons {
+		m.attempts[why] = attemptsTotal.WithLabelValues(addr, proto, word)
+	}
+	for outcome, word := range outcomes {
+		m.probes[outcome] = probesTotal.WithLabelValues(addr, proto, word)
+		if o := pool.Outcome(outcome); o != pool.Answered && o != pool.Abandoned {
+			m.failures[outcome] = attemptFailuresTotal.WithLabelValues(addr, proto, word)
+		}
+	}
+	return m
+}
+
+// setState shows s as the state of u.
+func setState(u *upstream, s pool.State) {
+	for _, each := range pool.States() {
+		value := 0.0
+		if each == s {
+			value = 1
+		}
+		upstreamState.WithLabelValues(u.addr, u.proto, each.String()).Set(value)
+	}
+}
+
+// forget deletes the series of an upstream that left.
+func forget(u *upstream) {
+	for _, vector := range perUpstream {
+		vector.DeletePartialMatch(prometheus.Labels{"to": u.addr, "proto": u.proto})
+	}
+}

@@ -1,0 +1,52 @@
+package healthforward
+
+import (
+	"strings"
+	"testing"
+
+	"steadfast.internal/plugin/healthforward/internal/pool"
+	"steadfast.internal/plugin/internal/readmetest"
+)
+
+func TestREADMEHasItsSectionsInOrder(t *testing.T) { readmetest.Sections(t) }
+
+func TestREADMESyntaxIsThePropertyTable(t *testing.T) {
+	c := newConfig()
+	readmetest.Syntax(t, c.properties(make(map[string]bool)).Names())
+}
+
+func TestREADMENamesTheMetadata(t *testing.T) {
+	readmetest.Metadata(t, pluginName+"/upstream", "forward/upstream")
+}
+
+func TestREADMEMetricsAreTheRegisteredOnes(t *testing.T) {
+	const addr = "192.0.2.99:53"
+	newUpstreamMetrics(addr, protoUDP) // a vector has no name before its first series
+	u := &upstream{upstreamKey: upstreamKey{addr: addr, proto: protoUDP}}
+	setState(u, pool.Up)
+	transitionsTotal.WithLabelValues(addr, protoUDP, pool.Up.String(), pool.Heard.String())
+	unansweredTotal.WithLabelValues("no_answer")
+	t.Cleanup(func() { forget(u) })
+	readmetest.Metrics(t, pluginName)
+}
+
+func TestREADMENamesEveryLabelValue(t *testing.T) {
+	text := readmetest.Section(t, "Metrics")
+	words := append([]string{}, reasons[:]...)
+	for outcome, word := range outcomes {
+		if pool.Outcome(outcome) != pool.Abandoned {
+			words = append(words, word)
+		}
+	}
+	for _, s := range pool.States() {
+		words = append(words, s.String())
+	}
+	for _, c := range pool.EjectionCauses() {
+		words = append(words, c.String())
+	}
+	for _, word := range words {
+		if !strings.Contains(text, "`"+word+"`") {
+			t.Errorf("README does not name %s", word)
+		}
+	}
+}

@@ -1,0 +1,315 @@
+package healthforward
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"steadfast.internal/plugin/healthforward/internal/pool"
+	"steadfast.internal/plugin/healthforward/internal/transport"
+)
+
+// Transports of the upstreams. A query goes on as it came.
+const (
+	protoUDP = "udp"
+	protoTCP = "tcp"
+)
+
+// registry holds what outlives a stanza: the upstreams of the process with their
+// sockets and health, and the prober. Stanzas acquire and release them in
+// generations, one for each time the Corefile is loaded, so that a reload loses
+// neither a query nor what has been learned. See DESIGN.md, D2.
+type registry struct {
+	pool *pool.Pool
+	open opener
+
+	mu          sync.Mutex
+	upstreams   map[upstreamKey]*upstream
+	byID        map[pool.ID]*upstream
+	generations []*generation // those that are acquired, the oldest first
+
+	prober prober
+}
+
+// opener makes the way to an upstream: transport.New, or what stands in for it.
+type opener func(proto, addr string, opts transport.Options) (transport.Exchanger, error)
+
+func newRegistry(open opener) *registry {
+	r := &registry{
+		open:      open,
+		pool:      pool.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+		upstreams: make(map[upstreamKey]*upstream),
+		byID:      make(map[pool.ID]*upstream),
+	}
+	r.prober.init(r)
+	return r
+}
+
+// process is the registry of the process.
+var process = newRegistry(transport.New)
+
+// group is the upstreams of a stanza over one transport.
+type group struct {
+	*pool.Group
+	upstreams map[pool.ID]*upstream
+}
+
+// groups are the groups of a stanza by transport.
+type groups map[string]*group
+
+// generation is the stanzas of one load of the Corefile.
+type generation struct {
+	registry   *registry
+	forwarders []*Forwarder
+
+	// Guarded by registry.mu.
+	acquired bool
+	marked   bool // its replacement is being started
+
+	// abandoned says that the generation was taken for one that never went live.
+	abandoned atomic.Bool
+}
+
+// add makes a stanza of the generation.
+func (g *generation) add(c Config) *Forwarder {
+	f := &Forwarder{Config: c, registry: g.registry, generation: g, flights: make(map[*flight]struct{})}
+	g.forwarders = append(g.forwarders, f)
+	return f
+}
+
+// acquire takes what the stanzas need. It is called when the generation is about
+// to serve.
+func (g *generation) acquire() error {
+	r := g.registry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g.acquired {
+		return nil
+	}
+	for _, f := range g.forwarders {
+		if err := r.connect(time.Now(), f); err != nil {
+			r.drop(g)
+			return err
+		}
+	}
+	g.acquired = true
+	g.abandoned.Store(false)
+	r.generations = append(r.generations, g)
+	r.prober.start()
+	return nil
+}
+
+// mark says that a replacement of the generation is about to be started. Whoever
+// is older has no one to release it any more: where another plugin's shutdown
+// fails, caddy skips ours.
+func (g *generation) mark() {
+	r := g.registry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g.marked = true
+	if i := slices.Index(r.generations, g); i > 0 {
+		r.abandon(r.generations[:i])
+	}
+}
+
+// keep says that the replacement failed: the generation goes on, and what came
+// after it never went live.
+func (g *generation) keep() {
+	r := g.registry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g.marked = false
+	if i := slices.Index(r.generations, g); i >= 0 {
+		r.abandon(r.generations[i+1:])
+	}
+}
+
+// shutdown releases a generation that was replaced. At the end of the process it
+// does nothing: queries are answered until the listeners close, which is later.
+func (g *generation) shutdown() {
+	r := g.registry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g.marked {
+		r.release(g)
+	}
+}
+
+// ensure takes back a generation that was abandoned and serves all the same. It
+// costs a query one atomic load.
+func (g *generation) ensure() {
+	if g.abandoned.Load() {
+		if err := g.acquire(); err != nil {
+			log.Errorf("upstreams are lost: %v", err)
+		}
+	}
+}
+
+// connect requires that mu is held.
+func (r *registry) connect(now time.Time, f *Forwarder) error {
+	groups := make(groups)
+	defer f.groups.Store(&groups) // also where it is incomplete, so that drop can undo it
+	for _, proto := range []string{protoUDP, protoTCP} {
+		g := &group{upstreams: make(map[pool.ID]*upstream)}
+		groups[proto] = g
+		var ids []pool.ID
+		for _, addr := range f.To {
+			u, err := r.upstream(now, upstreamKey{proto: proto, addr: addr, rules: rulesFor(f.Rules, proto)})
+			if err != nil {
+				return err
+			}
+			u.refs++
+			g.upstreams[u.id] = u
+			ids = append(ids, u.id)
+		}
+		hedge := f.Hedge
+		if hedge == 0 {
+			hedge = defaultHedge // who does not hedge becomes suspicious all the same
+		}
+		var err error
+		if g.Group, err = r.pool.Group(f.Policy, hedge, ids); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rulesFor returns the rules over one transport. Most stanzas never see a query
+// over TCP: such upstreams are left alone until one comes.
+func rulesFor(rules pool.Rules, proto string) pool.Rules {
+	rules.OnDemand = proto == protoTCP
+	return rules
+}
+
+// upstream returns the upstream of that key, a new one if need be. It requires
+// that mu is held.
+func (r *registry) upstream(now time.Time, key upstreamKey) (*upstream, error) {
+	if u, ok := r.upstreams[key]; ok {
+		return u, nil
+	}
+	u, err := newUpstream(key, r.open)
+	if err != nil {
+		return nil, err
+	}
+	u.id = r.pool.Add(now, fmt.Sprintf("%s://%s", key.proto, key.addr), key.rules)
+	r.upstreams[key] = u
+	r.byID[u.id] = u
+	setState(u, r.pool.State(u.id))
+	return u, nil
+}
+
+// abandon releases generations of which we only believe that they are not live:
+// the next query for one of them takes it back. It requires that mu is held.
+func (r *registry) abandon(gs []*generation) {
+	for _, g := range slices.Clone(gs) {
+		r.release(g)
+		g.abandoned.Store(true)
+	}
+}
+
+// release requires that mu is held.
+func (r *registry) release(g *generation) {
+	if !g.acquired {
+		return
+	}
+	g.acquired = false
+	r.generations = slices.DeleteFunc(r.generations, func(o *generation) bool { return o == g })
+	r.drop(g)
+	if len(r.generations) == 0 {
+		r.prober.stop()
+	}
+}
+
+// drop gives back what the stanzas of g hold. It requires that mu is held.
+func (r *registry) drop(g *generation) {
+	for _, f := range g.forwarders {
+		groups := f.groups.Load()
+		if groups == nil {
+			continue
+		}
+		for _, group := range *groups {
+			r.pool.Disband(group.Group)
+			for _, u := range group.upstreams {
+				if u.refs--; u.refs == 0 {
+					r.remove(u)
+				}
+			}
+		}
+	}
+}
+
+// remove requires that mu is held.
+func (r *registry) remove(u *upstream) {
+	delete(r.upstreams, u.upstreamKey)
+	delete(r.byID, u.id)
+	r.pool.Remove(u.id)
+	u.close()
+	for key := range r.upstreams {
+		if key.addr == u.addr && key.proto == u.proto {
+			return // its series go on for the one that is left
+		}
+	}
+	forget(u)
+}
+
+// report tells the pool what an exchange with u showed, and everybody else what
+// follows from it.
+func (r *registry) report(now time.Time, u *upstream, t pool.Ticket, o pool.Outcome) {
+	if failed := u.metrics.failures[o]; failed != nil {
+		failed.Inc()
+	}
+	if tr, changed := r.pool.Report(now, t, o); changed {
+		r.announce(u, tr)
+	}
+}
+
+// announce logs and counts a transition, wakes the prober, and tells the queries
+// that wait.
+func (r *registry) announce(u *upstream, tr pool.Transition) {
+	logTransition(tr)
+	r.prober.wake()
+
+	r.mu.Lock()
+	if r.byID[u.id] == u { // else its series are gone already
+		transitionsTotal.WithLabelValues(u.addr, u.proto, tr.To.String(), tr.Cause.String()).Inc()
+		setState(u, r.pool.State(u.id)) // which may be a newer one than tr.To
+	}
+	var concerned []*Forwarder
+	for _, g := range r.generations {
+		for _, f := range g.forwarders {
+			if (*f.groups.Load())[u.proto].upstreams[tr.ID] != nil {
+				concerned = append(concerned, f)
+			}
+		}
+	}
+	r.mu.Unlock()
+	for _, f := range concerned {
+		f.notify(tr)
+	}
+}
+
+// notify tells the stanza's flights of a transition.
+func (f *Forwarder) notify(tr pool.Transition) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for fl := range f.flights {
+		fl.notify(tr)
+	}
+}
+
+// logTransition writes one line for each verdict. Suspicions come and go with
+// every lost packet, so they are for debugging.
+func logTransition(tr pool.Transition) {
+	lasted := tr.Lasted.Round(time.Millisecond)
+	switch {
+	case tr.To == pool.Ejected:
+		log.Warningf("%s is ejected: %s, %d in a row, after %s %s; held for %s", tr.Name, tr.Cause, tr.Count, lasted, tr.From, tr.Hold)
+	case tr.From == pool.Ejected:
+		log.Infof("%s is back: %s, after %s ejected", tr.Name, tr.Cause, lasted)
+	default:
+		log.Debugf("%s is %s: %s, after %s %s", tr.Name, tr.To, tr.Cause, lasted, tr.From)
+	}
+}

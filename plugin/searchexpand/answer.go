@@ -1,0 +1,164 @@
+package searchexpand
+
+import (
+	"math"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// maxAliases is how many CNAMEs of a message we follow: more than any resolver
+// does (BIND 16, Unbound 11), and few enough that a message made to be slow is
+// not.
+const maxAliases = 32
+
+// reply returns what the client gets for req. It changes neither req nor any
+// message of c, and shares no record with them. The conclusion is one that calls
+// for a reply. See DESIGN.md, D7 and D8.
+func reply(req *dns.Msg, c conclusion) *dns.Msg {
+	m := new(dns.Msg).SetReply(req) // the question is spelled as it was asked
+	m.RecursionAvailable = true     // glibc takes a reply without RA, AA and SOA for a lame server's
+	m.Rcode = c.rcode
+	opt := req.IsEdns0()
+
+	switch c.result {
+	case resultAnswer, resultTruncated:
+		m.Truncated = c.last.msg.Truncated
+		do := opt != nil && opt.Do()
+		m.Answer = aliased(c, req.Question[0], do)
+		m.Extra = useful(c.last.msg.Extra, req.Question[0].Qtype, do)
+	case resultNoData, resultNXDomain, resultBlocked:
+		m.Ns = []dns.RR{denial(min(c.ttl, maxNegativeTTL))}
+	case resultServFail, resultOverload:
+		if opt != nil { // EDE is for who sent OPT (RFC 8914, section 2)
+			m.SetEdns0(opt.UDPSize(), opt.Do())
+			m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_EDE{InfoCode: c.ede, ExtraText: "searchexpand: " + c.reason}}
+		}
+	}
+	return m
+}
+
+// aliased returns the answer section: the alias from the name asked to the name
+// found, then the records found, in the order of the chain.
+func aliased(c conclusion, q dns.Question, do bool) []dns.RR {
+	found, _ := chain(c.last.msg.Answer, c.last.name, q.Qtype)
+	answer := make([]dns.RR, 0, len(found)+1)
+	if c.last.suffix != root && len(found) > 0 {
+		answer = append(answer, &dns.CNAME{
+			Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: min(c.ttl, lowestTTL(found))},
+			// Spelled as the record below is: some clients compare octets.
+			Target: found[0].Header().Name,
+		})
+	}
+	for _, rr := range found {
+		if do || rr.Header().Rrtype != dns.TypeRRSIG {
+			answer = append(answer, dns.Copy(rr))
+		}
+	}
+	return answer
+}
+
+// chain returns the records of answer that lead from owner over aliases to
+// records of qtype, in that order, each set followed by its signatures, and
+// whether it gets there. A chain that never ends is no chain: it returns none.
+func chain(answer []dns.RR, owner string, qtype uint16) (records []dns.RR, found bool) {
+	for range maxAliases {
+		if set := rrset(answer, owner, qtype); len(set) > 0 {
+			return append(records, set...), true
+		}
+		alias := rrset(answer, owner, dns.TypeCNAME)
+		if len(alias) == 0 {
+			return records, false
+		}
+		cname, ok := alias[0].(*dns.CNAME)
+		if !ok { // a header that lies about its record
+			return records, false
+		}
+		records = append(records, cname)
+		records = append(records, signatures(alias)...) // a second CNAME of one owner is illegal: dropped
+		owner = cname.Target
+	}
+	return nil, false
+}
+
+// rrset returns the records of one owner and type, then their signatures. It is
+// empty if there are only signatures.
+func rrset(answer []dns.RR, owner string, rrtype uint16) []dns.RR {
+	var set, sigs []dns.RR
+	for _, rr := range answer {
+		if rr == nil {
+			continue // no message from the wire holds one; one made in this process may
+		}
+		h := rr.Header()
+		if h.Class != dns.ClassINET || !strings.EqualFold(h.Name, owner) {
+			continue
+		}
+		if h.Rrtype == rrtype {
+			set = append(set, rr)
+		} else if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == rrtype {
+			sigs = append(sigs, rr)
+		}
+	}
+	if len(set) == 0 {
+		return nil
+	}
+	return append(set, sigs...)
+}
+
+// signatures returns the signatures among the records of an RRset.
+func signatures(set []dns.RR) []dns.RR {
+	for i, rr := range set {
+		if rr.Header().Rrtype == dns.TypeRRSIG {
+			return set[i:]
+		}
+	}
+	return nil
+}
+
+// lowestTTL returns the lowest TTL of the records, in seconds.
+func lowestTTL(records []dns.RR) uint32 {
+	ttl := uint32(math.MaxUint32)
+	for _, rr := range records {
+		ttl = min(ttl, rr.Header().Ttl)
+	}
+	return ttl
+}
+
+// useful returns copies of the additional records that spare a client of qtype
+// its next question: those of the targets that such records name. OPT and
+// signatures of the message below end with that message.
+func useful(extra []dns.RR, qtype uint16, do bool) []dns.RR {
+	switch qtype {
+	case dns.TypeSRV, dns.TypeMX, dns.TypeSVCB, dns.TypeHTTPS, dns.TypeNAPTR:
+	default:
+		return nil
+	}
+	var keep []dns.RR
+	for _, rr := range extra {
+		switch rr.(type) {
+		case *dns.A, *dns.AAAA, *dns.SRV, *dns.SVCB, *dns.HTTPS:
+			keep = append(keep, dns.Copy(rr))
+		case *dns.RRSIG:
+			if do {
+				keep = append(keep, dns.Copy(rr))
+			}
+		}
+	}
+	return keep
+}
+
+// denial returns the SOA record of a negative reply, which says for how many
+// seconds it may be kept (RFC 2308, section 3). Its owner is the root: it has to
+// be at or above the name asked, and no zone of a candidate is.
+func denial(ttl uint32) dns.RR {
+	return &dns.SOA{
+		Hdr:     dns.RR_Header{Name: root, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: ttl},
+		Ns:      "searchexpand.invalid.",
+		Mbox:    "nobody.invalid.",
+		Serial:  1,
+		Refresh: 1800, // this and the next two are for secondaries; nobody transfers the zone
+		Retry:   900,
+		Expire:  604800,
+		Minttl:  ttl,
+	}
+}

@@ -1,0 +1,347 @@
+package searchexpand
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+const sigA = "RRSIG A 13 3 300 20300101000000 20200101000000 1 b.test. AAAA"
+
+// won is the conclusion of a walk that found m under b.test.
+func won(m *dns.Msg, name string) conclusion {
+	return conclusion{
+		result: resultAnswer,
+		ttl:    math.MaxUint32,
+		last:   finding{candidate: candidate{name, "b.test."}, outcome: outcome{msg: m}, verdict: answered},
+	}
+}
+
+func TestThePositiveAnswer(t *testing.T) {
+	tests := map[string]struct {
+		asked  string
+		qtype  uint16
+		do     bool
+		found  string
+		below  []string
+		answer []string
+	}{
+		"an alias, then the address": {
+			"db01.", dns.TypeA, false, "db01.b.test.",
+			[]string{host},
+			[]string{"db01. 300 IN CNAME db01.b.test.", host},
+		},
+		"the asked name keeps its case": {
+			"Db01.", dns.TypeA, false, "Db01.b.test.",
+			[]string{"Db01.b.test. 300 IN A 192.0.2.1"},
+			[]string{"Db01. 300 IN CNAME Db01.b.test.", "Db01.b.test. 300 IN A 192.0.2.1"},
+		},
+		// glibc wants an alias to lead to the owner of the next record in any case;
+		// others compare octets, so the alias is spelled as that owner is.
+		"the owner below is in other case": {
+			"Db01.", dns.TypeA, false, "Db01.b.test.",
+			[]string{"db01.B.test. 300 IN A 192.0.2.1"},
+			[]string{"Db01. 300 IN CNAME db01.B.test.", "db01.B.test. 300 IN A 192.0.2.1"},
+		},
+		"the alias lives as long as the shortest record": {
+			"db01.", dns.TypeA, false, "db01.b.test.",
+			[]string{host, "db01.b.test. 60 IN A 192.0.2.2"},
+			[]string{"db01. 60 IN CNAME db01.b.test.", host, "db01.b.test. 60 IN A 192.0.2.2"},
+		},
+		"a chain of aliases, put in order, each once": {
+			"www.", dns.TypeA, false, "www.b.test.",
+			[]string{"y.test. 9 IN A 192.0.2.1", "x.test. 30 IN CNAME y.test.", "www.b.test. 60 IN CNAME x.test.", "www.b.test. 60 IN CNAME x.test."},
+			[]string{"www. 9 IN CNAME www.b.test.", "www.b.test. 60 IN CNAME x.test.", "x.test. 30 IN CNAME y.test.", "y.test. 9 IN A 192.0.2.1"},
+		},
+		"what does not belong to the chain is left out": {
+			"db01.", dns.TypeA, false, "db01.b.test.",
+			[]string{host, "other.test. 1 IN A 192.0.2.9", "db01.b.test. 1 IN AAAA 2001:db8::1", "@b.test. 1 IN NS ns.b.test."},
+			[]string{"db01. 300 IN CNAME db01.b.test.", host},
+		},
+		"signatures stay for who asked for them": {
+			"db01.", dns.TypeA, true, "db01.b.test.",
+			[]string{"db01.b.test. 300 IN " + sigA, host},
+			[]string{"db01. 300 IN CNAME db01.b.test.", host, "db01.b.test. 300 IN RRSIG A 13 3 300 20300101000000 20200101000000 1 b.test. AAAA"},
+		},
+		"signatures of an alias stay beside it": {
+			"www.", dns.TypeA, true, "www.b.test.",
+			[]string{"x.test. 9 IN A 192.0.2.1", "www.b.test. 60 IN CNAME x.test.", "www.b.test. 60 IN RRSIG CNAME 13 3 60 20300101000000 20200101000000 1 b.test. AAAA"},
+			[]string{"www. 9 IN CNAME www.b.test.", "www.b.test. 60 IN CNAME x.test.", "www.b.test. 60 IN RRSIG CNAME 13 3 60 20300101000000 20200101000000 1 b.test. AAAA", "x.test. 9 IN A 192.0.2.1"},
+		},
+		"signatures go for who did not": {
+			"db01.", dns.TypeA, false, "db01.b.test.",
+			[]string{"db01.b.test. 300 IN " + sigA, host},
+			[]string{"db01. 300 IN CNAME db01.b.test.", host},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			req := query(tc.asked, tc.qtype)
+			if tc.do {
+				req.SetEdns0(1232, true)
+			}
+			m := reply(req, won(msg(t, dns.RcodeSuccess, tc.below...), tc.found))
+			if got := records(m.Answer); !slices.Equal(got, tc.answer) {
+				t.Errorf("answer:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(tc.answer, "\n"))
+			}
+			if m.Question[0] != req.Question[0] || len(m.Ns) != 0 || m.Rcode != dns.RcodeSuccess {
+				t.Errorf("question %v, rcode %d, authority %v; want %v, 0 and none", m.Question[0], m.Rcode, m.Ns, req.Question[0])
+			}
+		})
+	}
+}
+
+func TestTheAliasLivesNoLongerThanWhatWasPassedOver(t *testing.T) {
+	tests := map[string]struct{ limit, want uint32 }{
+		"nothing was passed over":             {math.MaxUint32, 300},
+		"a denial that holds as long":         {300, 300},
+		"a denial that holds one second less": {299, 299},
+		"a denial that does not hold":         {0, 0},
+		"a suffix failed":                     {degradedTTL, 5},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := won(msg(t, 0, host), "db01.b.test.")
+			c.ttl = tc.limit
+			m := reply(query("db01.", dns.TypeA), c)
+			if got := m.Answer[0].Header().Ttl; got != tc.want {
+				t.Errorf("TTL of the alias = %d, want %d", got, tc.want)
+			}
+			if got := m.Answer[1].Header().Ttl; got != 300 {
+				t.Errorf("TTL of the record = %d, want its own, 300", got)
+			}
+		})
+	}
+}
+
+func TestHeaderOfTheReply(t *testing.T) {
+	below := msg(t, 0, host)
+	below.Authoritative, below.AuthenticatedData, below.RecursionAvailable, below.Zero = true, true, false, true
+	req := query("db01.", dns.TypeA)
+	req.AuthenticatedData = true
+	m := reply(req, won(below, "db01.b.test."))
+	want := dns.MsgHdr{Id: req.Id, Response: true, RecursionDesired: true, RecursionAvailable: true}
+	if m.MsgHdr != want {
+		t.Errorf("header = %+v, want %+v", m.MsgHdr, want)
+	}
+}
+
+func TestTheNameAsItIsNeedsNoAlias(t *testing.T) {
+	c := won(msg(t, 0, "db01. 300 IN A 192.0.2.1"), "db01.")
+	c.last.suffix = root
+	got := records(reply(query("db01.", dns.TypeA), c).Answer)
+	if want := []string{"db01. 300 IN A 192.0.2.1"}; !slices.Equal(got, want) {
+		t.Errorf("answer = %q, want %q", got, want)
+	}
+}
+
+func TestATruncatedAnswerStaysTruncated(t *testing.T) {
+	for name, below := range map[string]*dns.Msg{
+		"with what fitted": msg(t, 0, host),
+		"empty":            msg(t, 0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			below.Truncated = true
+			c := won(below, "db01.b.test.")
+			c.result = resultTruncated
+			m := reply(query("db01.", dns.TypeA), c)
+			if !m.Truncated || len(m.Answer) == 1 {
+				t.Errorf("TC = %v with %q, want it set and no alias without a target", m.Truncated, records(m.Answer))
+			}
+		})
+	}
+}
+
+func TestAdditionalRecordsAreKeptWhereTheySpareAQuestion(t *testing.T) {
+	srv := "_sip._tcp.b.test. 300 IN SRV 0 5 5060 db01.b.test."
+	extra := func(t *testing.T) []dns.RR {
+		m := msg(t, 0, host, "db01.b.test. 300 IN "+sigA, "b.test. 300 IN TXT x")
+		m.SetEdns0(4096, true)
+		return append(append([]dns.RR{nil}, m.Answer...), m.Extra...)
+	}
+	tests := map[string]struct {
+		qtype uint16
+		do    bool
+		want  int
+	}{
+		"SRV":         {dns.TypeSRV, false, 1},
+		"SRV with DO": {dns.TypeSRV, true, 2},
+		"MX":          {dns.TypeMX, false, 1},
+		"SVCB":        {dns.TypeSVCB, false, 1},
+		"HTTPS":       {dns.TypeHTTPS, false, 1},
+		"NAPTR":       {dns.TypeNAPTR, false, 1},
+		"not for A":   {dns.TypeA, false, 0},
+		"nor for TXT": {dns.TypeTXT, true, 0},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			below := msg(t, 0, srv)
+			below.Answer[0].Header().Rrtype = tc.qtype
+			below.Extra = extra(t)
+			req := query("_sip._tcp.", tc.qtype)
+			if tc.do {
+				req.SetEdns0(1232, true)
+			}
+			if got := reply(req, won(below, "_sip._tcp.b.test.")).Extra; len(got) != tc.want {
+				t.Errorf("additional = %q, want %d records", records(got), tc.want)
+			}
+		})
+	}
+}
+
+func TestTheNegativeAnswer(t *testing.T) {
+	tests := map[string]struct {
+		c   conclusion
+		ttl uint32
+	}{
+		"NXDOMAIN for less than our bound": {conclusion{result: resultNXDomain, rcode: dns.RcodeNameError, ttl: 29}, 29},
+		"NXDOMAIN for as long":             {conclusion{result: resultNXDomain, rcode: dns.RcodeNameError, ttl: 30}, 30},
+		"NXDOMAIN for longer":              {conclusion{result: resultNXDomain, rcode: dns.RcodeNameError, ttl: 31}, 30},
+		"NODATA":                           {conclusion{result: resultNoData, ttl: 20}, 20},
+		"a blocked name":                   {blocked(), 30},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := reply(query("db01.", dns.TypeA), tc.c)
+			if len(m.Ns) != 1 || len(m.Answer) != 0 || len(m.Extra) != 0 {
+				t.Fatalf("reply = %v, want one authority record and no other", m)
+			}
+			soa, ok := m.Ns[0].(*dns.SOA)
+			if !ok || soa.Hdr.Name != root || soa.Hdr.Ttl != tc.ttl || soa.Minttl != tc.ttl {
+				t.Errorf("authority = %v, want an SOA of the root with TTL and minimum %d", m.Ns[0], tc.ttl)
+			}
+			if m.Rcode != tc.c.rcode || m.Authoritative || !m.RecursionAvailable {
+				t.Errorf("rcode %d, AA %v, RA %v; want %d, false, true", m.Rcode, m.Authoritative, m.RecursionAvailable, tc.c.rcode)
+			}
+		})
+	}
+}
+
+func TestTheReasonOfAFailureIsForWhoSentOPT(t *testing.T) {
+	c := conclusion{result: resultServFail, rcode: dns.RcodeServerFailure, ede: 22, reason: "s.test.: no answer in time"}
+	req := query("db01.", dns.TypeA)
+	if m := reply(req, c); m.Rcode != dns.RcodeServerFailure || m.IsEdns0() != nil {
+		t.Errorf("without OPT: %v, want SERVFAIL without OPT", m)
+	}
+	req.SetEdns0(1400, true)
+	opt := reply(req, c).IsEdns0()
+	if opt == nil || len(opt.Option) != 1 || opt.UDPSize() != 1400 || !opt.Do() {
+		t.Fatalf("with OPT: %v, want size, DO and one option", opt)
+	}
+	ede, ok := opt.Option[0].(*dns.EDNS0_EDE)
+	if !ok || ede.InfoCode != 22 || ede.ExtraText != "searchexpand: s.test.: no answer in time" {
+		t.Errorf("option = %v, want EDE 22 with the suffix", opt.Option[0])
+	}
+}
+
+func TestTheMessageBelowIsNotTouched(t *testing.T) {
+	below := msg(t, 0, "www.b.test. 60 IN CNAME x.test.", "x.test. 9 IN A 192.0.2.1")
+	before := below.String()
+	m := reply(query("www.", dns.TypeA), won(below, "www.b.test."))
+	for _, rr := range m.Answer {
+		rr.Header().Ttl, rr.Header().Name = 1, "changed."
+	}
+	if below.String() != before {
+		t.Errorf("the message below became\n%s\nwas\n%s", below, before)
+	}
+}
+
+func TestAChainThatNeverEndsIsNone(t *testing.T) {
+	long := func(n int) []dns.RR {
+		var rrs []dns.RR
+		for i := range n {
+			rrs = append(rrs, &dns.CNAME{
+				Hdr:    dns.RR_Header{Name: strings.Repeat("a", i+1) + ".", Rrtype: dns.TypeCNAME, Class: dns.ClassINET},
+				Target: strings.Repeat("a", i+2) + ".",
+			})
+		}
+		return append(rrs, &dns.A{Hdr: dns.RR_Header{Name: strings.Repeat("a", n+1) + ".", Rrtype: dns.TypeA, Class: dns.ClassINET}})
+	}
+	loop := msg(t, 0, "a. 1 IN CNAME b.", "b. 1 IN CNAME A.").Answer
+	tests := map[string]struct {
+		answer []dns.RR
+		found  bool
+		want   int
+	}{
+		"one alias less than we follow": {long(maxAliases - 1), true, maxAliases},
+		"as many aliases":               {long(maxAliases), false, 0},
+		"a loop":                        {loop, false, 0},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, found := chain(tc.answer, "a.", dns.TypeA)
+			if found != tc.found || len(got) != tc.want {
+				t.Errorf("chain = %d records, found %v; want %d, %v", len(got), found, tc.want, tc.found)
+			}
+		})
+	}
+}
+
+func FuzzAnswer(f *testing.F) {
+	for _, m := range []*dns.Msg{
+		msg(f, 0, host),
+		msg(f, 0, "db01.b.test. 60 IN CNAME x.test.", "x.test. 9 IN A 192.0.2.1"),
+		msg(f, 0, "db01.b.test. 60 IN CNAME db01.b.test."),
+		msg(f, dns.RcodeNameError, soa20),
+		msg(f, 0, "@b.test. 9 IN NS ns.b.test."),
+	} {
+		m.SetEdns0(4096, true)
+		wire, err := m.Pack()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(wire, dns.TypeA)
+	}
+	f.Fuzz(func(t *testing.T, wire []byte, qtype uint16) {
+		below := new(dns.Msg)
+		if below.Unpack(wire) != nil {
+			t.Skip("nothing that a plugin below could have got")
+		}
+		if _, err := below.Pack(); err != nil {
+			t.Skip("a plugin below could not have sent it either")
+		}
+		before := below.String()
+		req := query("db01.", qtype)
+		req.SetEdns0(1232, true)
+		c := candidate{"db01.b.test.", "b.test."}
+		findings := []finding{newFinding(c, outcome{msg: below}, qtype)}
+		m := reply(req, conclude(findings))
+		m.Truncate(dns.MaxMsgSize) // as CoreDNS's ScrubWriter does
+		packed, err := m.Pack()
+		if err != nil {
+			t.Fatalf("%v does not pack: %v", m, err)
+		}
+		back := new(dns.Msg)
+		if err := back.Unpack(packed); err != nil {
+			t.Fatalf("%v does not unpack again: %v", m, err)
+		}
+		if below.String() != before {
+			t.Errorf("the message below changed")
+		}
+		checkChain(t, back, qtype)
+	})
+}
+
+// checkChain reports whether the answer section is what glibc accepts: each
+// alias once and in order, then records of the name it leads to.
+func checkChain(t *testing.T, m *dns.Msg, qtype uint16) {
+	t.Helper()
+	owner, aliases := "db01.", map[string]bool{}
+	for _, rr := range m.Answer {
+		h := rr.Header()
+		if cname, ok := rr.(*dns.CNAME); ok && qtype != dns.TypeCNAME {
+			if aliases[strings.ToLower(h.Name)] || !strings.EqualFold(h.Name, owner) {
+				t.Errorf("alias %v where %q is looked for", rr, owner)
+			}
+			aliases[strings.ToLower(h.Name)] = true
+			owner = cname.Target
+			continue
+		}
+		if h.Rrtype == qtype && !strings.EqualFold(h.Name, owner) && qtype != dns.TypeCNAME {
+			t.Errorf("record %v where %q is looked for", rr, owner)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package searchexpand
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/coredns/caddy/caddyfile"
+	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
+
+	"steadfast.internal/plugin/internal/corefile"
+)
+
+const (
+	defaultNdots = 1
+
+	// maxNdots is glibc's and musl's bound (RES_MAXNDOTS).
+	maxNdots = 15
+
+	// maxLabelOctets is RFC 1035's, section 2.3.4.
+	maxLabelOctets = 63
+)
+
+// config is what one directive says.
+type config struct {
+	domains []string // search list in order, lower case, fully qualified, each once; "." is the name as it is
+	ndots   int      // names with as many dots or more are left alone; 1 to 15, default 1
+}
+
+// properties returns what may stand in the block.
+func (c *config) properties() corefile.Table {
+	return corefile.Table{
+		"ndots": corefile.Int(&c.ndots, 1, maxNdots),
+	}
+}
+
+// parse reads the directive of a server block.
+func parse(d *caddyfile.Dispenser) (config, error) {
+	c := config{ndots: defaultNdots}
+	for seen := false; d.Next(); seen = true {
+		if seen {
+			return config{}, plugin.ErrOnce
+		}
+		args := d.RemainingArgs()
+		if len(args) == 0 {
+			return config{}, d.Err("wants at least one domain to complete names with")
+		}
+		for _, arg := range args {
+			domain, err := parseDomain(arg)
+			if err != nil {
+				return config{}, d.Err(err.Error())
+			}
+			if !slices.Contains(c.domains, domain) {
+				c.domains = append(c.domains, domain)
+			}
+		}
+		if err := c.properties().Parse(d); err != nil {
+			return config{}, err
+		}
+	}
+	return c, nil
+}
+
+// parseDomain returns the entry of a search list in lower case and fully
+// qualified. Letters, digits, hyphens and underscores make a label: what is
+// meant as a path, an address or a placeholder must not become a name by
+// accident.
+func parseDomain(arg string) (string, error) {
+	if arg == root {
+		return root, nil
+	}
+	domain := dns.Fqdn(arg)
+	labels := strings.Split(strings.TrimSuffix(domain, "."), ".")
+	for _, label := range labels {
+		if err := checkLabel(label); err != nil {
+			return "", fmt.Errorf("%q is not a domain name: %w", arg, err)
+		}
+	}
+	if n := wireOctets(domain); n > maxNameOctets {
+		return "", fmt.Errorf("%q is not a domain name: it takes %d octets, more than %d", arg, n, maxNameOctets)
+	}
+	if isNumber(labels[len(labels)-1]) {
+		return "", fmt.Errorf("%q is not a domain name: it ends in a number, as an address does", arg)
+	}
+	return strings.ToLower(domain), nil
+}
+
+// checkLabel reports what keeps a label from being one.
+func checkLabel(label string) error {
+	if label == "" {
+		return errors.New("a label is empty")
+	}
+	if len(label) > maxLabelOctets {
+		return fmt.Errorf("label %q takes %d octets, more than %d", label, len(label), maxLabelOctets)
+	}
+	for _, r := range label {
+		if !isLabelRune(r) {
+			return fmt.Errorf("label %q holds %q, want letters, digits, hyphens and underscores", label, r)
+		}
+	}
+	return nil
+}
+
+func isLabelRune(r rune) bool {
+	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_'
+}
+
+func isNumber(label string) bool { return strings.Trim(label, "0123456789") == "" }

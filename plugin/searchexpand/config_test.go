@@ -1,0 +1,138 @@
+package searchexpand
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/caddy/caddyfile"
+	"github.com/coredns/coredns/plugin"
+)
+
+func TestParseTakes(t *testing.T) {
+	label := strings.Repeat("x", 63)
+	longest := strings.Repeat(label+".", 3) + strings.Repeat("y", 61) + "." // 255 octets
+	tests := map[string]struct {
+		text  string
+		want  []string
+		ndots int
+	}{
+		"one domain":                      {"searchexpand corp.example.org", []string{"corp.example.org."}, 1},
+		"several, in order":               {"searchexpand b.example a.example", []string{"b.example.", "a.example."}, 1},
+		"capitals and a closing dot":      {"searchexpand Corp.Example.", []string{"corp.example."}, 1},
+		"the same domain three times":     {"searchexpand a.example b.example A.Example a.example.", []string{"a.example.", "b.example."}, 1},
+		"the root among domains, once":    {"searchexpand a.example . b.example .", []string{"a.example.", ".", "b.example."}, 1},
+		"a single label":                  {"searchexpand lan", []string{"lan."}, 1},
+		"underscores, hyphens and digits": {"searchexpand _x.a-1.2b", []string{"_x.a-1.2b."}, 1},
+		"a domain of 255 octets":          {"searchexpand " + longest, []string{longest}, 1},
+		"an empty block":                  {"searchexpand a.example {\n}", []string{"a.example."}, 1},
+		"ndots at its lower bound":        {"searchexpand a.example {\n ndots 1\n}", []string{"a.example."}, 1},
+		"ndots at its upper bound":        {"searchexpand a.example {\n ndots 15\n}", []string{"a.example."}, 15},
+		"a hundred domains":               {"searchexpand " + strings.Join(longList(100), " "), longList(100), 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := parse(dispenser(tc.text))
+			if err != nil {
+				t.Fatalf("parse(%q): %v", tc.text, err)
+			}
+			if !slices.Equal(got.domains, tc.want) || got.ndots != tc.ndots {
+				t.Errorf("parse(%q) = %q and ndots %d, want %q and %d", tc.text, got.domains, got.ndots, tc.want, tc.ndots)
+			}
+		})
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	label := strings.Repeat("x", 64)
+	tooLong := strings.Repeat(strings.Repeat("x", 63)+".", 3) + strings.Repeat("y", 62) // 256 octets
+	tests := map[string]struct {
+		text string
+		want []string // what the error has to name
+	}{
+		"no domain":                   {"searchexpand", []string{"at least one domain"}},
+		"no domain but a block":       {"searchexpand {\n ndots 2\n}", []string{"at least one domain"}},
+		"an empty label":              {"searchexpand a..example", []string{`"a..example"`, "empty"}},
+		"a leading dot":               {"searchexpand .example", []string{`".example"`, "empty"}},
+		"an empty argument":           {`searchexpand ""`, []string{`""`, "empty"}},
+		"a label of 64 octets":        {"searchexpand " + label + ".example", []string{label, "64 octets", "63"}},
+		"a domain of 256 octets":      {"searchexpand " + tooLong, []string{tooLong, "256 octets", "255"}},
+		"an address":                  {"searchexpand 192.0.2.1", []string{`"192.0.2.1"`, "number"}},
+		"an IPv6 address":             {"searchexpand 2001:db8::1", []string{`"2001:db8::1"`, "':'"}},
+		"a path":                      {"searchexpand /etc/resolv.conf", []string{`"/etc/resolv.conf"`, "'/'"}},
+		"a plugin":                    {"searchexpand @kubernetes", []string{"'@'"}},
+		"an escape":                   {`searchexpand a\.b.example`, []string{`'\\'`}},
+		"a letter outside ASCII":      {"searchexpand bücher.example", []string{"'ü'"}},
+		"the sign for kelvin":         {"searchexpand \u212a.example", []string{"'\u212a'"}},
+		"ndots below its bound":       {"searchexpand a.example {\n ndots 0\n}", []string{"ndots", "0 is less than 1"}},
+		"ndots above its bound":       {"searchexpand a.example {\n ndots 16\n}", []string{"ndots", "16 is more than 15"}},
+		"ndots that is no number":     {"searchexpand a.example {\n ndots two\n}", []string{"ndots", `"two"`}},
+		"ndots without a number":      {"searchexpand a.example {\n ndots\n}", []string{"ndots", "one argument"}},
+		"ndots with two numbers":      {"searchexpand a.example {\n ndots 1 2\n}", []string{"ndots", "one argument"}},
+		"a property that is not ours": {"searchexpand a.example {\n nodts 1\n}", []string{"nodts", "ndots"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := parse(dispenser(tc.text))
+			if err == nil {
+				t.Fatalf("parse(%q) took it", tc.text)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("parse(%q): %q does not name %q", tc.text, err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestASecondStanzaIsRefused(t *testing.T) {
+	_, err := parse(dispenser("searchexpand a.example\nsearchexpand b.example"))
+	if !errors.Is(err, plugin.ErrOnce) {
+		t.Errorf("parse = %v, want %v", err, plugin.ErrOnce)
+	}
+}
+
+func TestSetupNamesThePlugin(t *testing.T) {
+	if err := setup(caddy.NewTestController("dns", "searchexpand a.example {\n ndots 3\n}")); err != nil {
+		t.Errorf("setup: %v", err)
+	}
+	err := setup(caddy.NewTestController("dns", "searchexpand"))
+	if err == nil || !strings.HasPrefix(err.Error(), "plugin/searchexpand: ") {
+		t.Errorf("setup = %v, want an error that begins with the plugin's name", err)
+	}
+}
+
+func FuzzBlock(f *testing.F) {
+	f.Add("searchexpand a.example . {\n ndots 2\n}")
+	f.Add("searchexpand a.example {\n ndots {\n}")
+	f.Add("searchexpand {")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := parse(dispenser(text))
+		if err != nil || len(c.domains) == 0 { // an empty text holds no directive
+			return
+		}
+		if c.ndots < 1 || c.ndots > maxNdots {
+			t.Errorf("ndots = %d, want 1 to %d", c.ndots, maxNdots)
+		}
+		seen := make(map[string]bool)
+		for _, domain := range c.domains {
+			if seen[domain] {
+				t.Errorf("%q is there twice", domain)
+			}
+			seen[domain] = true
+			if domain != strings.ToLower(domain) || !strings.HasSuffix(domain, ".") || wireOctets(domain) > maxNameOctets {
+				t.Errorf("%q is not a lower-case, fully qualified name", domain)
+			}
+		}
+		newRules(c.ndots, c.domains)
+	})
+}
+
+// dispenser returns the tokens of a server block.
+func dispenser(text string) *caddyfile.Dispenser {
+	d := caddyfile.NewDispenser("Corefile", strings.NewReader(text))
+	return &d
+}

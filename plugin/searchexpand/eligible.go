@@ -1,0 +1,149 @@
+package searchexpand
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// decision says what becomes of a query.
+type decision uint8
+
+const (
+	pass   decision = iota // the next plugin answers it, as if we were not there
+	expand                 // it is completed from the search list
+	block                  // it is answered NXDOMAIN
+)
+
+// specialZones have names that mean the same everywhere, so that no search list
+// applies: RFC 6761 and the names registered under it (localhost, invalid, test,
+// onion, alt), multicast DNS (local, RFC 6762), private use (internal), and
+// reverse zones with home.arpa and resolver.arpa (arpa).
+var specialZones = []string{
+	"alt.", "arpa.", "internal.", "invalid.", "local.", "localhost.", "onion.", "test.",
+}
+
+// rules decide which queries are expanded.
+type rules struct {
+	ndots int
+	// absolute holds the zones whose names are complete as they are: the special
+	// ones and the suffixes themselves, lower case and fully qualified.
+	absolute map[string]struct{}
+	longest  int // characters of the longest of them, at most maxNameOctets: what is longer needs no look
+}
+
+// newRules makes the rules for a search list of lower-case, fully qualified
+// names.
+func newRules(ndots int, list []string) rules {
+	r := rules{ndots: ndots, absolute: make(map[string]struct{})}
+	for _, zone := range slices.Concat(specialZones, list) {
+		if zone != root { // every name is under the root
+			r.absolute[zone] = struct{}{}
+			r.longest = max(r.longest, len(zone))
+		}
+	}
+	return r
+}
+
+// decide looks at m alone. It costs no allocation, for every query of the
+// server comes by. See DESIGN.md, D2.
+func (r rules) decide(m *dns.Msg) decision {
+	// A client that sets CD validates by itself, and a validator cannot accept
+	// an alias that its owner never signed. A signature covers the name asked.
+	if m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 || m.CheckingDisabled || signed(m) {
+		return pass
+	}
+	q := &m.Question[0]
+	if q.Qclass != dns.ClassINET || !searched(q.Qtype) || q.Name == root || !dns.IsFqdn(q.Name) {
+		return pass
+	}
+	var room [maxNdots]int
+	starts, short := labels(q.Name, room[:0], r.ndots)
+	if !short || r.isAbsolute(q.Name, starts) {
+		return pass
+	}
+	if autoDiscovery(q.Name) {
+		if len(starts) > 1 {
+			return pass // wpad.example may be a complete name, and is not ours to guess at
+		}
+		return block
+	}
+	return expand
+}
+
+// labels appends to starts where the labels of name begin. It gives up and
+// returns false at more than limit, which is where name has limit dots.
+func labels(name string, starts []int, limit int) ([]int, bool) {
+	for off, end := 0, false; !end; off, end = dns.NextLabel(name, off) {
+		if len(starts) == limit {
+			return nil, false
+		}
+		starts = append(starts, off)
+	}
+	return starts, true
+}
+
+// isAbsolute reports whether name is under one of the absolute zones or ends in
+// a number, as an address does. Its labels begin at starts.
+func (r rules) isAbsolute(name string, starts []int) bool {
+	var buf [maxNameOctets]byte
+	var lower []byte // the tail of name that may be a zone
+	for _, start := range starts {
+		tail := len(name) - start
+		if tail > r.longest {
+			continue
+		}
+		if lower == nil {
+			lower = appendLower(buf[:0], name[start:])
+		}
+		if _, ok := r.absolute[string(lower[len(lower)-tail:])]; ok {
+			return true
+		}
+	}
+	return isNumber(name[starts[len(starts)-1] : len(name)-1])
+}
+
+// autoDiscovery reports whether name is that of a host that clients trust by its
+// first label alone. Whoever owns it under a suffix owns the client, so it is
+// never completed (DESIGN.md, D4).
+func autoDiscovery(name string) bool {
+	label, _, _ := strings.Cut(name, ".")
+	return strings.EqualFold(label, "wpad") || strings.EqualFold(label, "isatap")
+}
+
+// searched reports whether a search list applies to questions of the type. It
+// does not where the question is about a zone cut, a signature or the owner's
+// own alias, or is no question for data.
+func searched(qtype uint16) bool {
+	switch qtype {
+	case dns.TypeDNSKEY, dns.TypeDS, dns.TypeRRSIG, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeNSEC3PARAM,
+		dns.TypeCDS, dns.TypeCDNSKEY, dns.TypeCSYNC,
+		dns.TypeNS, dns.TypeSOA, dns.TypeCNAME, dns.TypeDNAME,
+		dns.TypeAXFR, dns.TypeIXFR, dns.TypeTKEY, dns.TypeTSIG, dns.TypeANY, dns.TypeNULL:
+		return false
+	}
+	return true
+}
+
+// signed reports whether m carries a transaction signature: TSIG (RFC 8945) or
+// SIG(0) (RFC 2931). Both stand last.
+func signed(m *dns.Msg) bool {
+	if len(m.Extra) == 0 {
+		return false
+	}
+	last := m.Extra[len(m.Extra)-1].Header().Rrtype
+	return last == dns.TypeTSIG || last == dns.TypeSIG
+}
+
+// appendLower appends name to dst and puts all of dst in lower case, the ASCII
+// letters of it (RFC 4343).
+func appendLower(dst []byte, name string) []byte {
+	dst = append(dst, name...)
+	for i, b := range dst {
+		if 'A' <= b && b <= 'Z' {
+			dst[i] = b + 'a' - 'A'
+		}
+	}
+	return dst
+}

@@ -1,0 +1,134 @@
+// Package searchexpand completes bare names on the server. It turns a query for
+// a name that is too short to be meant as it is (db01) into queries for that
+// name under each domain of a search list, puts them to the rest of the plugin
+// chain in order, and answers with what the first domain that has the name says,
+// behind an alias from the name that was asked.
+//
+// It never changes a query that it does not expand, never sends one anywhere
+// itself, and keeps nothing from one query to the next.
+package searchexpand
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/metadata"
+	"github.com/coredns/coredns/plugin/metrics"
+
+	"github.com/miekg/dns"
+)
+
+// SearchExpand is the plugin of one server block.
+type SearchExpand struct {
+	Next plugin.Handler
+
+	list  []string // the search list, as in config
+	rules rules
+	limit *limit
+}
+
+var _ plugin.Handler = (*SearchExpand)(nil)
+
+// newSearchExpand makes the plugin from its configuration.
+func newSearchExpand(c config) *SearchExpand {
+	return &SearchExpand{list: c.domains, rules: newRules(c.ndots, c.domains), limit: &inFlight}
+}
+
+// Name implements plugin.Handler.
+func (s *SearchExpand) Name() string { return pluginName }
+
+// ServeDNS implements plugin.Handler.
+func (s *SearchExpand) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+	d := s.rules.decide(r)
+	if d == pass || nested(ctx) {
+		return plugin.NextOrFailure(pluginName, s.Next, ctx, w, r)
+	}
+	if d == block {
+		return s.answer(ctx, w, r, blocked())
+	}
+
+	start := time.Now()
+	findings := s.walker(w, r).walk(withMark(ctx), start, candidates(r.Question[0].Name, s.list))
+	observe(ctx, findings, time.Since(start))
+	if err := ctx.Err(); err != nil {
+		return s.answer(ctx, w, r, cancelled(err))
+	}
+	return s.answer(ctx, w, r, conclude(findings))
+}
+
+func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg) walker {
+	return walker{next: s.Next, limit: s.limit, client: newClient(w), request: r}
+}
+
+// answer counts the conclusion and writes the reply that it calls for, if any.
+// After a reply it never returns a failing rcode, or CoreDNS would send a second
+// one, and no error, on which autopath would forget the reply.
+func (s *SearchExpand) answer(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, c conclusion) (int, error) {
+	count(ctx, c.result)
+	tell(ctx, c)
+	if c.result == resultDropped || c.result == resultCancelled {
+		return c.last.rcode, c.last.err
+	}
+	if err := w.WriteMsg(reply(r, c)); err != nil {
+		return dns.RcodeServerFailure, fmt.Errorf("writing the answer to a completed name: %w", err)
+	}
+	return dns.RcodeSuccess, nil
+}
+
+// tell sets the metadata of the query, so that log can show how it ended. What
+// plugins below said about the winner, such as the upstream that answered, is
+// made the query's own.
+func tell(ctx context.Context, c conclusion) {
+	for label, value := range c.last.values {
+		metadata.SetValueFunc(ctx, label, value)
+	}
+	metadata.SetValueFunc(ctx, labelResult, func() string { return string(c.result) })
+	if c.last.name != "" {
+		metadata.SetValueFunc(ctx, labelName, func() string { return c.last.name })
+		metadata.SetValueFunc(ctx, labelSuffix, func() string { return c.last.suffix })
+	}
+}
+
+// The labels of our metadata.
+const (
+	labelName   = pluginName + "/name"   // the name that won, or that ended the walk otherwise
+	labelSuffix = pluginName + "/suffix" // the entry of the search list that it was made with
+	labelResult = pluginName + "/result"
+)
+
+// mark is the context key of the questions that a walk asks.
+type mark struct{}
+
+func withMark(ctx context.Context) context.Context { return context.WithValue(ctx, mark{}, true) }
+
+// nested reports whether the query is part of another one's resolution: a
+// candidate of ours, or the target of an alias that file or rewrite looks up
+// through the whole server. dns64 does the same without counting: its question
+// is the client's, and is expanded.
+func nested(ctx context.Context) bool {
+	if ctx.Value(mark{}) != nil {
+		return true
+	}
+	depth, _ := ctx.Value(dnsserver.LoopKey{}).(int)
+	return depth > 0
+}
+
+// count counts one query that was not passed on.
+func count(ctx context.Context, r result) {
+	requestCount.WithLabelValues(metrics.WithServer(ctx), string(r)).Inc()
+}
+
+// observe counts the candidates of a walk and its time.
+func observe(ctx context.Context, findings []finding, took time.Duration) {
+	server := metrics.WithServer(ctx)
+	for _, f := range findings {
+		candidateCount.WithLabelValues(server, f.verdict.String()).Inc()
+		if f.verdict == failed {
+			log.Debugf("%s: %v, rcode %d", f.name, f.err, failureRcode(f.outcome))
+		}
+	}
+	walkDuration.WithLabelValues(server).Observe(took.Seconds())
+}

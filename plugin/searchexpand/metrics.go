@@ -1,0 +1,41 @@
+package searchexpand
+
+import (
+	"github.com/coredns/coredns/plugin"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Label values are from closed sets: results, verdicts and our own listeners.
+var (
+	requestCount = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace,
+		Subsystem: pluginName,
+		Name:      "requests_total",
+		Help:      "Counter of queries that were not passed on, by how they ended.",
+	}, []string{"server", "result"})
+
+	candidateCount = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace,
+		Subsystem: pluginName,
+		Name:      "candidates_total",
+		Help:      "Counter of names asked for in place of the name of a query, by what was found.",
+	}, []string{"server", "verdict"})
+
+	walkDuration = promauto.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace:                   plugin.Namespace,
+		Subsystem:                   pluginName,
+		Name:                        "walk_duration_seconds",
+		Buckets:                     plugin.TimeBuckets,
+		NativeHistogramBucketFactor: plugin.NativeHistogramBucketFactor,
+		Help:                        "Histogram of the time from a query to the verdict on its name.",
+	}, []string{"server"})
+
+	_ = promauto.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: plugin.Namespace,
+		Subsystem: pluginName,
+		Name:      "questions_in_flight",
+		Help:      "Questions of this process that the rest of the plugin chain has not finished, those that nobody waits for included.",
+	}, func() float64 { return float64(inFlight.n.Load()) })
+)

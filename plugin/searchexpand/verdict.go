@@ -1,0 +1,300 @@
+package searchexpand
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/metadata"
+	"github.com/coredns/coredns/plugin/pkg/rcode"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	// maxNegativeTTL, in seconds, bounds how long a client may keep that a name
+	// does not exist. The suffixes' own figures can be a day, and a host that was
+	// just made must not stay missing for longer than a person waits.
+	maxNegativeTTL = 30
+
+	// degradedTTL, in seconds, bounds what was found past a suffix that failed. It
+	// is about the time in which a client asks again after a failure.
+	degradedTTL = 5
+)
+
+var (
+	errTimeout  = errors.New("no answer in time")
+	errDeadline = errors.New("the time of the whole walk is over")
+	errOverload = errors.New("too many candidates are in flight")
+)
+
+// outcome is what the rest of the chain made of one question.
+type outcome struct {
+	msg    *dns.Msg // what was written; nil if nothing was
+	rcode  int      // what was returned
+	err    error
+	values map[string]metadata.Func // the metadata it left behind; nil if it did not end in time
+	crash  *crash                   // the panic that ended it; nil for any other end
+}
+
+// verdict is what an outcome says about the name it was asked for.
+type verdict uint8
+
+const (
+	failed     verdict = iota // undecided
+	answered                  // the name has records of the type
+	truncated                 // it has, and they did not fit
+	owned                     // it has none of the type, but addresses: the name is this suffix's
+	noData                    // it has none of the type
+	nxDomain                  // it does not exist
+	dropped                   // the rest of the chain wants no reply sent
+	overloaded                // it could not be asked
+)
+
+var verdictNames = [...]string{"failed", "answered", "truncated", "owned", "nodata", "nxdomain", "dropped", "overloaded"}
+
+// String returns the verdict as the metrics name it.
+func (v verdict) String() string { return verdictNames[v] }
+
+// final reports whether the walk ends with the verdict.
+func (v verdict) final() bool {
+	switch v {
+	case answered, truncated, owned, dropped, overloaded:
+		return true
+	}
+	return false
+}
+
+// judge returns what an outcome says about name and qtype, without regard to
+// the name's other types.
+func judge(o outcome, name string, qtype uint16) verdict {
+	switch {
+	case errors.Is(o.err, errOverload):
+		return overloaded
+	case o.msg == nil && (o.err != nil || !plugin.ClientWrite(o.rcode)):
+		return failed
+	case o.msg == nil:
+		return dropped
+	case o.msg.Rcode == dns.RcodeNameError:
+		return nxDomain // an alias in it dangles: the walk goes on, as in glibc, musl and Go
+	case o.msg.Rcode != dns.RcodeSuccess:
+		return failed
+	case o.msg.Truncated:
+		return truncated
+	case referral(o.msg):
+		return failed
+	case len(o.msg.Answer) == 0:
+		return noData
+	}
+	records, found := chain(o.msg.Answer, name, qtype)
+	switch {
+	case found:
+		return answered
+	case len(records) > 0:
+		return noData // an alias of a name that has no such type
+	}
+	return failed // the records answer something else
+}
+
+// referral reports whether m points to other servers instead of answering: NS
+// records in the authority section without an SOA (RFC 2308, section 2.2).
+func referral(m *dns.Msg) bool {
+	ns := false
+	for _, rr := range m.Ns {
+		switch rr.(type) {
+		case *dns.SOA:
+			return false
+		case *dns.NS:
+			ns = true
+		}
+	}
+	return ns && len(m.Answer) == 0
+}
+
+// siblings returns the types that show whether a name without records of qtype
+// is a host all the same.
+func siblings(qtype uint16) []uint16 {
+	switch qtype {
+	case dns.TypeA:
+		return []uint16{dns.TypeAAAA}
+	case dns.TypeAAAA:
+		return []uint16{dns.TypeA}
+	}
+	return []uint16{dns.TypeA, dns.TypeAAAA}
+}
+
+// finding is what a walk learned about one candidate.
+type finding struct {
+	candidate
+	outcome // the one that the verdict rests on
+	verdict verdict
+	ttl     uint32 // seconds for which a denial holds; of owned, noData and nxDomain only
+}
+
+// newFinding judges the outcome of the candidate's own question.
+func newFinding(c candidate, o outcome, qtype uint16) finding {
+	f := finding{candidate: c, outcome: o, verdict: judge(o, c.name, qtype)}
+	if f.verdict == noData || f.verdict == nxDomain {
+		f.ttl = negativeTTL(o.msg)
+	}
+	return f
+}
+
+// withSibling returns the finding for a candidate without data, now that one of
+// its siblings was asked. A sibling that exists decides: then A, AAAA and all
+// other types of the name come from this suffix and no other. One that cannot be
+// decided leaves the candidate so. See DESIGN.md, D5.
+func (f finding) withSibling(o outcome, qtype uint16) finding {
+	switch v := judge(o, f.name, qtype); v {
+	case answered, truncated:
+		f.verdict = owned
+	case noData, nxDomain:
+		f.ttl = min(f.ttl, negativeTTL(o.msg))
+	case overloaded:
+		f.verdict, f.outcome = v, o
+	default:
+		f.verdict, f.outcome = failed, o
+	}
+	return f
+}
+
+// cause says in a few words why the candidate is undecided. It goes to clients,
+// so it holds no address of ours and no error text from below.
+func (f finding) cause() string {
+	switch {
+	case errors.Is(f.err, errTimeout), errors.Is(f.err, errDeadline), errors.Is(f.err, errOverload):
+		return fmt.Sprintf("%s: %v", f.suffix, f.err)
+	case f.msg != nil && f.msg.Rcode == dns.RcodeSuccess:
+		return f.suffix + ": the answer is of no use"
+	}
+	return fmt.Sprintf("%s: %s", f.suffix, rcode.ToString(failureRcode(f.outcome)))
+}
+
+// failureRcode returns the rcode of a failure, written or not.
+func failureRcode(o outcome) int {
+	switch {
+	case o.msg != nil:
+		return o.msg.Rcode
+	case plugin.ClientWrite(o.rcode):
+		return dns.RcodeServerFailure // nothing was written and there is an error
+	}
+	return o.rcode
+}
+
+// negativeTTL returns for how many seconds a denial holds (RFC 2308, section 5).
+// One that does not say so holds as long as we let any.
+func negativeTTL(m *dns.Msg) uint32 {
+	for _, rr := range m.Ns {
+		if soa, ok := rr.(*dns.SOA); ok {
+			return min(soa.Hdr.Ttl, soa.Minttl)
+		}
+	}
+	return maxNegativeTTL
+}
+
+// result is how a query ended, as metrics and metadata name it.
+type result string
+
+const (
+	resultAnswer    result = "answer"
+	resultTruncated result = "truncated"
+	resultNoData    result = "nodata"
+	resultNXDomain  result = "nxdomain"
+	resultServFail  result = "servfail"  // a suffix is undecided, and no other has the name
+	resultRefused   result = "refused"   // by every suffix
+	resultDropped   result = "dropped"   // the rest of the chain wants no reply sent
+	resultOverload  result = "overload"  // too many candidates are in flight
+	resultBlocked   result = "blocked"   // wpad, isatap
+	resultCancelled result = "cancelled" // the client is gone
+)
+
+// conclusion is the verdict on the name asked.
+type conclusion struct {
+	result result
+	rcode  int     // of the reply
+	last   finding // the one that ended the walk; zero if none did
+	ttl    uint32  // seconds for which what we add ourselves, alias or SOA, may be kept at most
+	ede    uint16  // extended error of a SERVFAIL (RFC 8914, section 4)
+	reason string  // text for it
+}
+
+// conclude draws the conclusion from the findings in the order of the search
+// list. When no suffix has the name, one that is undecided makes it SERVFAIL: an
+// NXDOMAIN would be cached, and might be wrong. See DESIGN.md, D6.
+func conclude(findings []finding) conclusion {
+	c := conclusion{rcode: dns.RcodeSuccess, ttl: math.MaxUint32}
+	failures, refusals, exists := 0, 0, false
+	for _, f := range findings {
+		switch f.verdict {
+		case failed:
+			if failures == 0 {
+				c.ede, c.reason = extendedError(f), f.cause()
+			}
+			failures++
+			if failureRcode(f.outcome) == dns.RcodeRefused {
+				refusals++
+			}
+			c.ttl = min(c.ttl, degradedTTL)
+		case noData:
+			exists = true
+			c.ttl = min(c.ttl, f.ttl)
+		case nxDomain:
+			c.ttl = min(c.ttl, f.ttl)
+		default:
+			return c.ended(f)
+		}
+	}
+	switch {
+	case failures > 0 && refusals == len(findings):
+		c.result, c.rcode = resultRefused, dns.RcodeRefused
+	case failures > 0:
+		c.result, c.rcode = resultServFail, dns.RcodeServerFailure
+	case exists:
+		c.result = resultNoData
+	default:
+		c.result, c.rcode = resultNXDomain, dns.RcodeNameError
+	}
+	return c
+}
+
+// ended returns the conclusion of a walk that ended with f.
+func (c conclusion) ended(f finding) conclusion {
+	c.last = f
+	switch f.verdict {
+	case answered:
+		c.result = resultAnswer
+	case truncated:
+		c.result = resultTruncated
+	case owned:
+		c.result = resultNoData
+		c.ttl = min(c.ttl, f.ttl)
+	case dropped:
+		c.result, c.rcode = resultDropped, f.rcode
+	case overloaded:
+		c.result, c.rcode = resultOverload, dns.RcodeServerFailure
+		c.ede, c.reason = extendedError(f), f.cause()
+	}
+	return c
+}
+
+// extendedError returns the code that fits a failure: 22 where nobody answered,
+// else 0 and the text has to say it.
+func extendedError(f finding) uint16 {
+	if errors.Is(f.err, errTimeout) || errors.Is(f.err, errDeadline) {
+		return dns.ExtendedErrorCodeNoReachableAuthority
+	}
+	return dns.ExtendedErrorCodeOther
+}
+
+// blocked is the conclusion for a name that is never completed.
+func blocked() conclusion {
+	return conclusion{result: resultBlocked, rcode: dns.RcodeNameError, ttl: maxNegativeTTL}
+}
+
+// cancelled is the conclusion for a query whose context ended with err: whatever
+// was found, nobody is there to read it.
+func cancelled(err error) conclusion {
+	o := outcome{rcode: dns.RcodeServerFailure, err: fmt.Errorf("completing a name: %w", err)}
+	return conclusion{result: resultCancelled, last: finding{outcome: o}}
+}

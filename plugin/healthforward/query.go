@@ -33,7 +33,7 @@ func prepare(r *dns.Msg) (query, error) {
 	// A shallow copy: only the additional section is ours.
 	out := *r
 	theirs := r.IsEdns0()
-	out.Extra = make([]dns.RR, 0, len(r.Extra)+1)
+	out.Extra = make([]dns.RR, 0, len(r.Extra))
 	for _, rr := range r.Extra {
 		if rr.Header().Rrtype != dns.TypeOPT {
 			out.Extra = append(out.Extra, rr)
@@ -43,8 +43,7 @@ func prepare(r *dns.Msg) (query, error) {
 	if err != nil {
 		return query{}, err
 	}
-	out.Extra = append(out.Extra, ourOPT(theirs))
-	edns, err := transport.NewQuery(&out)
+	edns, err := plain.WithAdditional(ourOPT(theirs))
 	if err != nil {
 		return query{}, fmt.Errorf("with OPT: %w", err)
 	}

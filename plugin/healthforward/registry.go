@@ -49,6 +49,8 @@ func newRegistry(open opener) *registry {
 }
 
 // process is the registry of the process.
+//
+//nolint:gochecknoglobals // what it holds outlives every instance of caddy (DESIGN.md, D2)
 var process = newRegistry(transport.New)
 
 // group is the upstreams of a stanza over one transport.
@@ -83,9 +85,13 @@ func (g *generation) add(c Config) *Forwarder {
 // acquire takes what the stanzas need. It is called when the generation is about
 // to serve.
 func (g *generation) acquire() error {
-	r := g.registry
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	g.registry.mu.Lock()
+	defer g.registry.mu.Unlock()
+	return g.registry.acquire(g)
+}
+
+// acquire requires that mu is held.
+func (r *registry) acquire(g *generation) error {
 	if g.acquired {
 		return nil
 	}
@@ -135,16 +141,24 @@ func (g *generation) shutdown() {
 	defer r.mu.Unlock()
 	if g.marked {
 		r.release(g)
+		g.abandoned.Store(false) // a query that comes later does not take it back
 	}
 }
 
 // ensure takes back a generation that was abandoned and serves all the same. It
 // costs a query one atomic load.
 func (g *generation) ensure() {
-	if g.abandoned.Load() {
-		if err := g.acquire(); err != nil {
-			log.Errorf("upstreams are lost: %v", err)
-		}
+	if !g.abandoned.Load() {
+		return
+	}
+	r := g.registry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !g.abandoned.Load() { // somebody else was first, or it was shut down
+		return
+	}
+	if err := r.acquire(g); err != nil {
+		log.Errorf("upstreams are lost: %v", err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // live acquires a generation and ends it with the test as a reload would.
@@ -151,7 +152,9 @@ func collect(c prometheus.Collector) []string {
 	close(ch)
 	var all []string
 	for m := range ch {
-		all = append(all, m.Desc().String())
+		var out dto.Metric
+		m.Write(&out)
+		all = append(all, out.String())
 	}
 	return all
 }

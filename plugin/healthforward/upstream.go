@@ -68,12 +68,11 @@ func (u *upstream) exchange(ctx context.Context, q query, fresh bool) (*dns.Msg,
 	if err != nil || !rejectsOPT(reply) {
 		return reply, err
 	}
-	plain, err := via.Exchange(ctx, q.plain)
-	if err != nil {
-		return reply, nil // as good an answer as there is
+	if plain, err := via.Exchange(ctx, q.plain); err == nil {
+		if !rejectsOPT(plain) {
+			u.plainUntil.Store(time.Now().Add(plainFor).UnixNano())
+		}
+		return plain, nil
 	}
-	if !rejectsOPT(plain) {
-		u.plainUntil.Store(time.Now().Add(plainFor).UnixNano())
-	}
-	return plain, nil
+	return reply, nil // as good an answer as there is
 }

@@ -53,7 +53,8 @@ func TestANameIsAnsweredByOneSuffix(t *testing.T) {
 		"T4: no such name":                        {two, "nope.", dns.TypeA, want{dns.RcodeNameError, nil}},
 		"T4: the same for the other family":       {two, "nope.", dns.TypeAAAA, want{dns.RcodeNameError, nil}},
 		"T8: a name too long for one suffix": {
-			[]string{strings.Repeat(strings.Repeat("x", 62)+".", 3) + "a.test.", "b.test."}, longLabel + ".", dns.TypeA,
+			[]string{strings.Repeat(strings.Repeat("x", 62)+".", 3) + "a.test.", "b.test."},
+			longLabel + ".", dns.TypeA,
 			want{0, []string{longLabel + ". CNAME " + longLabel + ".b.test.", longLabel + ".b.test. A 192.0.2.26"}},
 		},
 		"T9: the case of the question": {two, "BoNlY.", dns.TypeA, want{0, []string{"BoNlY. CNAME bonly.b.test.", "bonly.b.test. A 192.0.2.23"}}},
@@ -325,16 +326,22 @@ func TestMetadataAndMetricsOfAQuery(t *testing.T) {
 		verdicts map[verdict]float64
 	}{
 		"found": {
-			"bonly.", map[string]string{labelName: "bonly.b.test.", labelSuffix: "b.test.", labelResult: "answer", "test/upstream": "of bonly.b.test."},
-			resultAnswer, map[verdict]float64{nxDomain: 1, answered: 1},
+			"bonly.",
+			map[string]string{labelName: "bonly.b.test.", labelSuffix: "b.test.", labelResult: "answer", "test/upstream": "of bonly.b.test."},
+			resultAnswer,
+			map[verdict]float64{nxDomain: 1, answered: 1},
 		},
 		"not found": {
-			"nope.", map[string]string{labelName: "", labelSuffix: "", labelResult: "nxdomain", "test/upstream": ""},
-			resultNXDomain, map[verdict]float64{nxDomain: 2},
+			"nope.",
+			map[string]string{labelName: "", labelSuffix: "", labelResult: "nxdomain", "test/upstream": ""},
+			resultNXDomain,
+			map[verdict]float64{nxDomain: 2},
 		},
 		"owned": {
-			"v6only.", map[string]string{labelName: "v6only.a.test.", labelSuffix: "a.test.", labelResult: "nodata"},
-			resultNoData, map[verdict]float64{owned: 1},
+			"v6only.",
+			map[string]string{labelName: "v6only.a.test.", labelSuffix: "a.test.", labelResult: "nodata"},
+			resultNoData,
+			map[verdict]float64{owned: 1},
 		},
 		"blocked":   {"wpad.", map[string]string{labelName: "", labelResult: "blocked"}, resultBlocked, nil},
 		"passed on": {"bonly.b.test.", map[string]string{labelName: "", labelResult: "", "test/upstream": "of bonly.b.test."}, "", nil},

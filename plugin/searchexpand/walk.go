@@ -33,6 +33,8 @@ const (
 
 // inFlight is shared by all server blocks, and by the instances before and after
 // a reload: the memory is one.
+//
+//nolint:gochecknoglobals // it counts what the process holds
 var inFlight = limit{max: maxInFlight}
 
 // limit counts what is in flight and says when that is enough.

@@ -163,7 +163,8 @@ type stream struct {
 // exchange sends q and reads its reply. After an error the connection is in an
 // unknown state and must be closed.
 func (c *stream) exchange(ctx context.Context, q Query) (*dns.Msg, error) {
-	stop := context.AfterFunc(ctx, func() { c.conn.SetDeadline(past) })
+	longAgo := time.Unix(1, 0) // a deadline that ends what waits on the connection
+	stop := context.AfterFunc(ctx, func() { c.conn.SetDeadline(longAgo) })
 	m, err := c.roundTrip(q)
 	if !stop() {
 		return nil, ctx.Err() // the deadline is or will be in the past: of no use any more

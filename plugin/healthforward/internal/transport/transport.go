@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"time"
 
 	"github.com/miekg/dns"
 )
@@ -52,6 +51,21 @@ func NewQuery(m *dns.Msg) (Query, error) {
 		return Query{}, fmt.Errorf("pack query: %w", err)
 	}
 	return Query{Question: m.Question[0], Opcode: m.Opcode, ID: m.Id, packed: packed}, nil
+}
+
+// WithAdditional returns q with one more record at its end, in the additional
+// section. q itself is not changed.
+func (q Query) WithAdditional(rr dns.RR) (Query, error) {
+	packed := make([]byte, len(q.packed)+dns.Len(rr)+1)
+	copy(packed, q.packed)
+	end, err := dns.PackRR(rr, packed, len(q.packed), nil, false)
+	if err != nil {
+		return Query{}, fmt.Errorf("pack record: %w", err)
+	}
+	count := packed[10:12] // ARCOUNT (RFC 1035, section 4.1.1)
+	binary.BigEndian.PutUint16(count, binary.BigEndian.Uint16(count)+1)
+	q.packed = packed[:end]
+	return q, nil
 }
 
 // Options are what all transports have in common.
@@ -129,6 +143,3 @@ func randomID() uint16 {
 	rand.Read(b[:]) // never fails: it ends the process where the kernel gives none
 	return binary.BigEndian.Uint16(b[:])
 }
-
-// past is a deadline that ends what waits on a socket at once.
-var past = time.Unix(1, 0)

@@ -1,0 +1,49 @@
+//go:build ignore
+
+// Generate writes the Go file that compiles in the plugins of a plugin.cfg.
+// From the module's root:
+//
+//	go run build/generate.go [-in plugin.cfg] [-out build/plugins/zplugin.go]
+//
+// An -out of - is standard output.
+package main
+
+import (
+	"flag"
+	"log"
+	"os"
+
+	"steadfast.internal/build/internal/plugincfg"
+)
+
+func main() {
+	log.SetFlags(0)
+	in := flag.String("in", "plugin.cfg", "list of plugins to `read`")
+	out := flag.String("out", "build/plugins/zplugin.go", "Go file to `write`, - for standard output")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		log.Fatalf("unexpected argument %q", flag.Arg(0))
+	}
+
+	cfg, err := os.Open(*in)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cfg.Close()
+	entries, err := plugincfg.Parse(cfg)
+	if err != nil {
+		log.Fatalf("%s: %v", *in, err)
+	}
+	source, err := plugincfg.Source(entries)
+	if err != nil {
+		log.Fatalf("%s: %v", *in, err)
+	}
+	if *out == "-" {
+		_, err = os.Stdout.Write(source)
+	} else {
+		err = os.WriteFile(*out, source, 0o644)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,17 @@
+// Command coredns is CoreDNS with the plugins that plugin.cfg lists.
+package main
+
+import (
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/coremain"
+
+	_ "steadfast.internal/build/plugins"
+	"steadfast.internal/build/version"
+)
+
+//go:generate go run generate.go -in ../plugin.cfg -out plugins/zplugin.go
+
+func main() {
+	caddy.AppVersion = version.String()
+	coremain.Run()
+}

@@ -1,0 +1,83 @@
+# Every target works in a fresh clone with Go and git alone, but for image (Docker)
+# and test (which says what it installs).
+
+GO    ?= go
+DIST  ?= dist
+IMAGE ?= steadfast/coredns:latest
+# CA certificates for the image: those that this machine trusts.
+CERTS ?= /etc/ssl/certs/ca-certificates.crt
+
+# Pinned here and not in go.mod, which lists what the product is made of.
+GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+# A static binary that depends on nothing, not even on where it was built.
+BUILD = CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
+
+# The linter looks at the code as the tests build it, so that all of CoreDNS is
+# compiled for both at once.
+RACE = -race
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: generate
+generate: ## write build/plugins/zplugin.go from plugin.cfg
+	$(GO) generate ./build
+
+.PHONY: build
+build: ## build the static binary ./coredns
+	$(BUILD) -o coredns ./build
+
+.PHONY: run
+run: ## serve Corefile.example
+	$(GO) run ./build -conf Corefile.example
+
+.PHONY: test
+test: ## run all tests, with what they need installed first
+	test/run
+
+.PHONY: bench
+bench: ## print what a dead upstream costs, with healthforward and with forward
+	$(GO) test -run '^$$' -bench DeadUpstream -benchtime 1x ./test
+	$(GO) test -run '^$$' -bench . ./plugin/...
+
+.PHONY: check
+check: format tidy-diff generate-diff lint test ## all that CI checks; run it before a push
+
+.PHONY: format
+format: ## fail if a file is not as gofmt writes it
+	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted by gofmt:"; echo "$$files"; exit 1; fi
+
+.PHONY: tidy-diff
+tidy-diff: ## fail if go.mod and go.sum are not what go mod tidy writes
+	$(GO) mod tidy -diff
+
+.PHONY: generate-diff
+generate-diff: ## fail if zplugin.go is not what plugin.cfg generates
+	$(GO) run build/generate.go -out - | diff -u build/plugins/zplugin.go -
+
+.PHONY: lint
+lint: ## run golangci-lint, pinned
+	GOFLAGS="$$($(GO) env GOFLAGS) $(RACE)" $(GO) run $(RACE)=false $(GOLANGCI_LINT) run
+
+.PHONY: stress
+stress: ## run the tests of what waits and decides 200 times
+	$(GO) test -race -shuffle=on -count=200 ./plugin/healthforward/internal/pool
+	$(GO) test -race -shuffle=on -count=20 ./plugin/...
+
+.PHONY: fuzz
+fuzz: ## fuzz everything that has a fuzz target, 30 s each
+	@for pkg in $$($(GO) list ./plugin/...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "== $$pkg $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime 30s $$pkg || exit 1; \
+		done; \
+	done
+
+.PHONY: image
+image: ## build the container image IMAGE=NAME; needs a Docker engine, no registry
+	mkdir -p $(DIST)/image
+	GOOS=linux $(BUILD) -o $(DIST)/coredns ./build
+	$(GO) run build/rootfs.go -program $(DIST)/coredns -certs $(CERTS) -out $(DIST)/image/rootfs.tar
+	docker build -f build/Dockerfile -t $(IMAGE) $(DIST)/image

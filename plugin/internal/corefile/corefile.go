@@ -88,6 +88,17 @@ func Int(dst *int, minimum, maximum int) Property {
 	})
 }
 
+// Flag accepts no argument: the property's name says it all.
+func Flag(dst *bool) Property {
+	return func(args []string) error {
+		if len(args) != 0 {
+			return fmt.Errorf("wants no argument, got %q", strings.Join(args, " "))
+		}
+		*dst = true
+		return nil
+	}
+}
+
 // Enum accepts exactly one of the words.
 func Enum(dst *string, words ...string) Property {
 	return one(func(s string) error {

@@ -15,12 +15,14 @@ type settings struct {
 	count int
 	mode  string
 	names []string
+	loud  bool
 }
 
 func (s *settings) table() Table {
 	return Table{
 		"wait":  Duration(&s.wait, time.Second, time.Minute),
 		"count": Int(&s.count, 1, 10),
+		"loud":  Flag(&s.loud),
 		"mode":  Enum(&s.mode, "fast", "slow"),
 		"names": List(&s.names, func(arg string) (string, error) {
 			if arg == "bad" {
@@ -44,11 +46,11 @@ func (s *settings) parse(text string) (rest string, err error) {
 
 func TestParseSetsWhatTheBlockSays(t *testing.T) {
 	var s settings
-	rest, err := s.parse("directive {\n wait 5s\n count 10\n mode slow\n names a b\n names c\n count 1\n}\nnext one\n")
+	rest, err := s.parse("directive {\n wait 5s\n count 10\n mode slow\n names a b\n names c\n count 1\n loud\n}\nnext one\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.wait != 5*time.Second || s.count != 1 || s.mode != "slow" || strings.Join(s.names, "") != "ABC" {
+	if s.wait != 5*time.Second || s.count != 1 || s.mode != "slow" || !s.loud || strings.Join(s.names, "") != "ABC" {
 		t.Errorf("settings = %+v", s)
 	}
 	if rest != "next one" {
@@ -85,8 +87,9 @@ func TestErrorsNameFileLinePropertyValueAndBound(t *testing.T) {
 		"mode fast":                  "",
 		"mode Fast":                  `mode: "Fast" is none of: fast, slow`,
 		"names":                      "names: wants at least one argument",
+		"loud yes":                   `loud: wants no argument, got "yes"`,
 		"names a bad":                "names: bad is no name",
-		"colour red":                 `unknown property "colour", want one of: count, mode, names, wait`,
+		"colour red":                 `unknown property "colour", want one of: count, loud, mode, names, wait`,
 		"count 1 {\n}":               `count: unexpected "{"`,
 		"{\n}":                       `unknown property "{"`,
 	} {

@@ -20,10 +20,8 @@ const (
 	// that one packet in a burst of loss does not pass both.
 	riseGap = 250 * time.Millisecond
 
-	// Probe intervals while ejected: steady while an outage is fresh, then growing.
-	probeInterval    = time.Second
-	probeIntervalMax = 5 * time.Second
-	probeSteady      = 30 * time.Second
+	// probeSteady: while an outage is so fresh, probes while ejected keep their interval.
+	probeSteady = 30 * time.Second
 	// idleProbe: one who was silent so long is asked before a client has to find out.
 	idleProbe = 10 * time.Second
 	// idleClients: after so long without a client an upstream is unused.
@@ -51,6 +49,9 @@ type Rules struct {
 	// Hold is how long a member stays out that was ejected again within 60 s of
 	// its return; it doubles each time up to HoldMax. Default 5 s and 300 s.
 	Hold, HoldMax time.Duration
+	// Interval is how long lies between the probes of an ejected member, and
+	// IntervalMax what it grows to after half a minute. Default 1 s and 5 s.
+	Interval, IntervalMax time.Duration
 	// InFlight is how many exchanges may wait on the member at once. Default 1,024.
 	InFlight int
 	// OnDemand leaves the member unprobed until it has been picked, and again when
@@ -60,7 +61,12 @@ type Rules struct {
 
 // DefaultRules returns the rules that DESIGN.md, D3 gives the reasons for.
 func DefaultRules() Rules {
-	return Rules{Fall: 2, Rise: 2, Losses: 5, Hold: 5 * time.Second, HoldMax: 300 * time.Second, InFlight: 1024}
+	return Rules{
+		Fall: 2, Rise: 2, Losses: 5,
+		Hold: 5 * time.Second, HoldMax: 300 * time.Second,
+		Interval: time.Second, IntervalMax: 5 * time.Second,
+		InFlight: 1024,
+	}
 }
 
 // member is one upstream over one transport. Its methods require that the
@@ -144,7 +150,7 @@ func (m *member) judgeProbe(now time.Time, t Ticket, o Outcome, stale bool, s st
 		return m.answered(now, t, newest, stale, s)
 	case stale: // the change of epoch has set the time of the next one
 	case o == Abandoned:
-		m.probeAt = now.Add(probeInterval) // our own fault is no reason for a busy loop
+		m.probeAt = now.Add(m.rules.Interval) // our own fault is no reason for a busy loop
 	case m.heard.After(t.Sent): // a packet was lost, but the member lives
 		if m.state == Ejected {
 			m.probeAt = t.Sent.Add(m.pause())
@@ -234,7 +240,7 @@ func (m *member) missed(now, sent time.Time, why Cause) (Cause, int) {
 	}
 	m.probeAt = now // back to back until the verdict,
 	if m.rules.Fall == 0 && m.misses > 1 {
-		m.probeAt = now.Add(probeInterval) // or at leisure where there will be none.
+		m.probeAt = now.Add(m.rules.Interval) // or at leisure where there will be none.
 	}
 	return cause, m.misses
 }
@@ -287,7 +293,7 @@ func (m *member) eject(now time.Time) {
 	m.ejectedAt = now
 	m.holdUntil = now.Add(m.hold())
 	m.misses, m.passes, m.losses = 0, 0, 0
-	m.interval = probeInterval
+	m.interval = m.rules.Interval
 	m.probeAt = now.Add(m.pause())
 }
 
@@ -358,7 +364,7 @@ func (m *member) probeTimeout(last bool) time.Duration {
 // startProbe returns the ticket of the next probe.
 func (m *member) startProbe(now time.Time, s standing) Ticket {
 	if m.state == Ejected && now.Sub(m.ejectedAt) > probeSteady {
-		m.interval = min(m.interval*3/2, probeIntervalMax)
+		m.interval = min(m.interval*3/2, m.rules.IntervalMax)
 	}
 	m.probe++
 	m.probing = true

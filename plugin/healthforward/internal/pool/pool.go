@@ -123,18 +123,29 @@ func (p *Pool) Disband(g *Group) {
 // to ask them: who is up, by policy, then who is suspect. Where nobody is either,
 // everybody is asked in turn: the last one is never refused.
 func (g *Group) Pick(now time.Time, dst []Ticket) []Ticket {
-	p := g.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	g.pool.mu.Lock()
+	defer g.pool.mu.Unlock()
 	g.lastPick = now
-	g.turn++
 	g.budget.earn(now)
+	return g.order(dst)
+}
 
+// PickAgain is Pick for a query that has asked everybody before: it has earned what
+// it brings to the budget.
+func (g *Group) PickAgain(dst []Ticket) []Ticket {
+	g.pool.mu.Lock()
+	defer g.pool.mu.Unlock()
+	return g.order(dst)
+}
+
+// order requires that the pool's mu is held.
+func (g *Group) order(dst []Ticket) []Ticket {
+	g.turn++
 	start := len(dst)
 	for _, state := range []State{Up, Suspect} {
 		from := len(dst)
 		dst = g.appendState(dst, state)
-		g.policy(p.rand, g.turn, dst[from:])
+		g.policy(g.pool.rand, g.turn, dst[from:])
 	}
 	if len(dst) == start {
 		dst = g.appendState(dst, Ejected)

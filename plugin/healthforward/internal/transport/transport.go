@@ -6,11 +6,15 @@ package transport
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
+	"net/http"
 	"strings"
+	"time"
 
 	"github.com/miekg/dns"
 )
@@ -27,11 +31,32 @@ type Exchanger interface {
 	Close()
 }
 
-// ErrNoConnection says that the server did not accept a connection in time.
-var ErrNoConnection = errors.New("no connection in time")
+// Errors by which a server refuses. What is wrong is in the error that wraps them.
+var (
+	// ErrNoConnection says that the server did not accept a connection in time.
+	ErrNoConnection = errors.New("no connection in time")
+	// ErrHandshake says that the server was there, and that no secure connection to
+	// it came about: its certificate is not to be trusted, or one side gave up.
+	ErrHandshake = errors.New("handshake failed")
+)
 
-// errMismatch ends a stream on which something came that is not the reply.
-var errMismatch = errors.New("reply does not match the query")
+// Errors of an exchange that had a connection.
+var (
+	// errBroken says that the connection ended, or could not be used any more.
+	errBroken = errors.New("connection broken")
+	// errMismatch says that something came which is no reply to the query.
+	errMismatch = errors.New("reply does not match the query")
+	// errLost says, besides errBroken, that the connection had been used before and
+	// that no part of the reply had come: another one may do.
+	errLost = errors.New("reused connection lost")
+)
+
+// IsBrokenStream reports whether err says that a connection ended in the middle of
+// an exchange, carried something that is no reply to it, or did not get past its
+// handshake: in each case the server is there, and at fault.
+func IsBrokenStream(err error) bool {
+	return errors.Is(err, errBroken) || errors.Is(err, errMismatch) || errors.Is(err, ErrHandshake)
+}
 
 // Query is a request, packed once for all attempts.
 type Query struct {
@@ -75,26 +100,70 @@ type Options struct {
 	Fresh bool
 	// Source is the local address to send from; nil lets the kernel choose.
 	Source net.IP
-	// Mismatched, if not nil, is called for each message that is no reply to
-	// anything asked: late beyond use, forged or broken.
-	Mismatched func()
+	// TLS is for tls, https and quic; nil trusts the system's roots. Without a
+	// ServerName the certificate must be for the server's IP address. It is cloned,
+	// and never changed.
+	TLS *tls.Config
+	// HTTPMethod is GET or POST, for https; empty is POST.
+	HTTPMethod string
+	// Expire is how long a connection is kept that nobody uses; 0 is 8 s.
+	Expire time.Duration
+	// MaxAge is how old a connection may get, by ± 20 % for each; 0 is 30 s.
+	MaxAge time.Duration
+	// MaxIdle is how many connections are kept that nobody uses; 0 is 8.
+	MaxIdle int
+	// Mismatched, if not nil, is called with each message that is no reply to
+	// anything asked: late beyond use, forged or broken. It must not keep it.
+	Mismatched func(packet []byte)
 }
 
-func (o Options) mismatched() {
+// Defaults of the options. See DESIGN.md, D11.
+const (
+	defaultExpire  = 8 * time.Second // below the 10 s that resolvers grant
+	defaultMaxAge  = 30 * time.Second
+	defaultMaxIdle = 8
+)
+
+// withDefaults returns o with a value for everything that has a default.
+func (o Options) withDefaults() Options {
+	if o.HTTPMethod == "" {
+		o.HTTPMethod = http.MethodPost
+	}
+	if o.Expire == 0 {
+		o.Expire = defaultExpire
+	}
+	if o.MaxAge == 0 {
+		o.MaxAge = defaultMaxAge
+	}
+	if o.MaxIdle == 0 {
+		o.MaxIdle = defaultMaxIdle
+	}
+	return o
+}
+
+// age returns how old one connection may get: spread, so that not all go at once.
+func (o Options) age() time.Duration {
+	return time.Duration(float64(o.MaxAge) * (0.8 + 0.4*mathrand.Float64()))
+}
+
+func (o Options) mismatched(packet []byte) {
 	if o.Mismatched != nil {
-		o.Mismatched()
+		o.Mismatched(packet)
 	}
 }
 
 // constructors maps the name of a transport to what makes an Exchanger of it.
 var constructors = map[string]func(addr string, opts Options) Exchanger{
-	"udp": newUDP,
-	"tcp": newTCP,
+	"udp":   newUDP,
+	"tcp":   newTCP,
+	"tls":   newTLS,
+	"https": newHTTPS,
+	"quic":  newQUIC,
 }
 
 // New returns an Exchanger for the server at addr, an IP address (with a zone
-// where it needs one) and a port, over the named transport: udp or tcp. It opens
-// nothing yet.
+// where it needs one) and a port, over the named transport: udp, tcp, tls (RFC
+// 7858), https (RFC 8484) or quic (RFC 9250). It opens nothing yet.
 func New(network, addr string, opts Options) (Exchanger, error) {
 	construct, ok := constructors[network]
 	if !ok {
@@ -103,7 +172,46 @@ func New(network, addr string, opts Options) (Exchanger, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		return nil, fmt.Errorf("address of upstream: %w", err)
 	}
-	return construct(addr, opts), nil
+	if m := opts.HTTPMethod; m != "" && m != http.MethodGet && m != http.MethodPost {
+		return nil, fmt.Errorf("unknown HTTP method %q", m)
+	}
+	return construct(addr, opts.withDefaults()), nil
+}
+
+// wire returns a copy of the packed query that carries id, with room bytes in front.
+func (q Query) wire(room int, id uint16) ([]byte, error) {
+	if len(q.packed) > dns.MaxMsgSize {
+		return nil, fmt.Errorf("send query: %d octets", len(q.packed))
+	}
+	b := make([]byte, room+len(q.packed))
+	copy(b[room:], q.packed)
+	binary.BigEndian.PutUint16(b[room:], id)
+	return b, nil
+}
+
+// frame returns the query as a stream carries it: its length first (RFC 1035,
+// section 4.2.2), all in one piece, so that it leaves in one packet.
+func (q Query) frame(id uint16) ([]byte, error) {
+	b, err := q.wire(2, id)
+	if err != nil {
+		return nil, err
+	}
+	binary.BigEndian.PutUint16(b, uint16(len(q.packed)))
+	return b, nil
+}
+
+// reply unpacks what came back on a stream of its own, where the ID is 0 (RFC
+// 8484, section 4.1, and RFC 9250, section 4.2.1), and gives it q's ID.
+func (q Query) reply(packet []byte) (*dns.Msg, error) {
+	m, err := unpack(packet, false)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errMismatch, err)
+	}
+	if m.Id != 0 || !matches(m, q) {
+		return nil, errMismatch
+	}
+	m.Id = q.ID
+	return m, nil
 }
 
 // matches reports whether m is a reply to q. The ID has been compared already.

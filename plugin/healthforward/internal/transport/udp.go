@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -23,13 +24,25 @@ const (
 	// udpBuffer is more than any query of ours invites (1,232 octets). What is
 	// larger all the same is taken as truncated.
 	udpBuffer = 4096
+
+	// udpDeaf is how many queries in a row may stay unanswered while siblings are
+	// answered: a connected socket stays pinned to a Service's backend that is gone.
+	udpDeaf = 2
+
+	// udpForged is how many packets that answer nothing are taken for a try to guess
+	// an ID (RFC 5452, section 9.3). By then it had one chance in 655.
+	udpForged = 100
 )
+
+// errForged ends what waits on a socket to which somebody sends guesses.
+var errForged = errors.New("too many packets that are no replies")
 
 // udp exchanges over connected sockets, each with one reader and a table of the
 // IDs that somebody waits for.
 type udp struct {
 	addr string
 	opts Options
+	tcp  Exchanger // for questions to which somebody tries to guess the reply
 
 	mu     sync.Mutex
 	slots  [udpSockets]*udpSocket
@@ -38,31 +51,44 @@ type udp struct {
 
 var _ Exchanger = (*udp)(nil)
 
-func newUDP(addr string, opts Options) Exchanger { return &udp{addr: addr, opts: opts} }
+func newUDP(addr string, opts Options) Exchanger {
+	return &udp{addr: addr, opts: opts, tcp: newTCP(addr, opts)}
+}
 
 // Exchange implements Exchanger.
 func (u *udp) Exchange(ctx context.Context, q Query) (*dns.Msg, error) {
-	w := &waiter{query: q, done: make(chan result, 1)}
+	m, err := u.exchange(ctx, q)
+	if errors.Is(err, errForged) {
+		return u.tcp.Exchange(ctx, q) // there, a guess must hit a sequence number too
+	}
+	return m, err
+}
+
+func (u *udp) exchange(ctx context.Context, q Query) (*dns.Msg, error) {
+	w := newWaiter(q)
+	packet, err := q.wire(0, 0)
+	if err != nil {
+		return nil, err
+	}
 	s, id, err := u.register(ctx, w)
 	if err != nil {
 		return nil, err
 	}
-	defer s.remove(id)
-
-	packet := make([]byte, len(q.packed))
-	copy(packet, q.packed)
 	binary.BigEndian.PutUint16(packet, id)
 	if _, err := s.conn.Write(packet); err != nil {
+		s.remove(id, false)
 		return nil, err
 	}
 	select {
 	case r := <-w.done:
+		s.remove(id, false)
 		if r.err != nil {
 			return nil, r.err
 		}
 		r.reply.Id = q.ID
 		return r.reply, nil
 	case <-ctx.Done():
+		s.remove(id, true)
 		return nil, ctx.Err()
 	}
 }
@@ -78,6 +104,7 @@ func (u *udp) Close() {
 			u.slots[i] = nil
 		}
 	}
+	u.tcp.Close()
 }
 
 // register finds a socket for w, or opens one, and returns it with w's ID.
@@ -86,8 +113,10 @@ func (u *udp) register(ctx context.Context, w *waiter) (*udpSocket, uint16, erro
 	defer u.mu.Unlock()
 	slot := rand.IntN(udpSockets)
 	if s := u.slots[slot]; s != nil {
-		if id, ok := s.add(time.Now(), w); ok {
-			return s, id, nil
+		if !u.deaf(s) {
+			if id, ok := s.add(time.Now(), w); ok {
+				return s, id, nil
+			}
 		}
 		s.retire()
 		u.slots[slot] = nil
@@ -105,6 +134,15 @@ func (u *udp) register(ctx context.Context, w *waiter) (*udpSocket, uint16, erro
 	return s, id, nil
 }
 
+// deaf reports whether queries on s stay unanswered while those that a sibling
+// sent later are answered. It requires that mu is held.
+func (u *udp) deaf(s *udpSocket) bool {
+	since, ok := s.silent()
+	return ok && slices.ContainsFunc(u.slots[:], func(o *udpSocket) bool {
+		return o != nil && o != s && o.answeredAfter(since)
+	})
+}
+
 func (u *udp) open(ctx context.Context) (*udpSocket, error) {
 	d := net.Dialer{ControlContext: recvErr}
 	if u.opts.Source != nil {
@@ -120,28 +158,10 @@ func (u *udp) open(ctx context.Context) (*udpSocket, error) {
 		until:   time.Now().Add(udpAge),
 		left:    udpQueries,
 		waiting: make(map[uint16]*waiter),
+		givenUp: make(map[uint16]bool),
 	}
 	go s.read()
 	return s, nil
-}
-
-// waiter is an exchange that waits for its reply.
-type waiter struct {
-	query Query
-	done  chan result // has room for the one result that anybody reads
-}
-
-type result struct {
-	reply *dns.Msg
-	err   error
-}
-
-// give hands r to whoever waits. A second result finds no room and is dropped.
-func (w *waiter) give(r result) {
-	select {
-	case w.done <- r:
-	default:
-	}
 }
 
 // udpSocket is one source port. Its reader lives until the socket is closed,
@@ -155,6 +175,12 @@ type udpSocket struct {
 	left    int // queries that may still be sent
 	waiting map[uint16]*waiter
 	retired bool
+
+	givenUp  map[uint16]bool // IDs whose reply may come late: that is no guess
+	forged   int             // packets that are no replies
+	answered time.Time       // when the last one that was answered had been sent
+	lost     int             // sent since and given up
+	lastLost time.Time       // when the last of those had been sent
 }
 
 // add enters w under an ID of its own; ok is false where the socket takes no more.
@@ -165,20 +191,48 @@ func (s *udpSocket) add(now time.Time, w *waiter) (id uint16, ok bool) {
 		return 0, false
 	}
 	s.left--
-	for {
-		id = randomID()
-		if _, taken := s.waiting[id]; !taken {
-			s.waiting[id] = w
-			return id, true
-		}
-	}
+	w.sent = now
+	id = enter(s.waiting, w)
+	delete(s.givenUp, id)
+	return id, true
 }
 
-func (s *udpSocket) remove(id uint16) {
+// remove takes out the waiter with that ID. lost says that it gave up.
+func (s *udpSocket) remove(id uint16, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	w := s.waiting[id]
 	delete(s.waiting, id)
+	if lost {
+		s.givenUp[id] = true
+		if w.sent.After(s.answered) {
+			s.lost++
+			s.lastLost = later(s.lastLost, w.sent)
+		}
+	}
 	s.closeIfDone()
+}
+
+// silent reports whether the last queries on the socket stayed unanswered, and
+// when the last of them was sent.
+func (s *udpSocket) silent() (since time.Time, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lastLost, s.lost >= udpDeaf
+}
+
+// answeredAfter reports whether a query was answered that was sent after t.
+func (s *udpSocket) answeredAfter(t time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.answered.After(t)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // retire lets nobody new on the socket.
@@ -219,25 +273,50 @@ func (s *udpSocket) read() {
 }
 
 // deliver finds out who waits for the packet. Whatever nobody waits for is passed
-// over, and the waiting goes on: a forged packet must not end it (RFC 5452, section 9.1).
+// over, and the waiting goes on: a forged packet must not end it (RFC 5452, section
+// 9.1), only a hundred of them.
 func (s *udpSocket) deliver(packet []byte, cut bool) {
-	if len(packet) < 12 {
-		s.opts.mismatched()
+	if len(packet) < headerSize {
+		s.pass(packet, false)
 		return
 	}
+	id := binary.BigEndian.Uint16(packet)
 	s.mu.Lock()
-	w := s.waiting[binary.BigEndian.Uint16(packet)]
+	w, late := s.waiting[id], s.givenUp[id]
+	delete(s.givenUp, id)
 	s.mu.Unlock()
 	if w == nil {
-		s.opts.mismatched()
+		s.pass(packet, late)
 		return
 	}
 	m, err := unpack(packet, cut)
 	if err != nil || !matches(m, w.query) {
-		s.opts.mismatched()
+		s.pass(packet, false)
 		return
 	}
+	s.mu.Lock()
+	s.answered, s.lost = later(s.answered, w.sent), 0
+	s.mu.Unlock()
 	w.give(result{reply: m})
+}
+
+// pass counts a packet that nobody waits for. If there are too many, whoever sends
+// them knows the port: the socket is given up, and its questions go another way.
+func (s *udpSocket) pass(packet []byte, late bool) {
+	s.opts.mismatched(packet)
+	if late {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.forged++; s.forged != udpForged {
+		return
+	}
+	s.retired = true
+	for _, w := range s.waiting {
+		w.give(result{err: errForged})
+	}
+	s.closeIfDone()
 }
 
 // fail ends everything that waits on the socket with err.

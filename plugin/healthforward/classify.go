@@ -55,9 +55,16 @@ var theirs = []error{
 	syscall.ETIMEDOUT, syscall.EPERM, syscall.EACCES, syscall.ENOBUFS,
 }
 
+// classifyError says what an error shows of the upstream. One that is asked too
+// much (HTTP 429 or 503) is alive and at work: its query goes elsewhere, and that is
+// all. Any other HTTP status is a refusal, which a probe has to confirm.
 func classifyError(err error) pool.Outcome {
 	is := func(target error) bool { return errors.Is(err, target) }
-	if !slices.ContainsFunc(ours, is) && (slices.ContainsFunc(theirs, is) || transport.IsBrokenStream(err)) {
+	if slices.ContainsFunc(ours, is) {
+		return pool.Abandoned
+	}
+	_, refused := errors.AsType[transport.StatusError](err)
+	if refused || slices.ContainsFunc(theirs, is) || transport.IsBrokenStream(err) {
 		return pool.Refused
 	}
 	return pool.Abandoned

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"syscall"
@@ -56,20 +55,21 @@ func TestClassify(t *testing.T) {
 		"SERVFAIL, EDE 13 (cached error)":    {reply(dns.RcodeServerFailure, ede(13)), nil, pool.Answered, gradeBad},
 		"REFUSED, EDE 6":                     {reply(dns.RcodeRefused, ede(6)), nil, pool.Answered, gradeBad},
 
-		"port closed":                {nil, opErr(syscall.ECONNREFUSED), pool.Refused, gradeNone},
-		"host unreachable":           {nil, opErr(syscall.EHOSTUNREACH), pool.Refused, gradeNone},
-		"connection reset":           {nil, opErr(syscall.ECONNRESET), pool.Refused, gradeNone},
-		"stream ended":               {nil, fmt.Errorf("read: %w", io.EOF), pool.Refused, gradeNone},
-		"stream ended in the middle": {nil, fmt.Errorf("read: %w", io.ErrUnexpectedEOF), pool.Refused, gradeNone},
-		"no connection":              {nil, fmt.Errorf("dial: %w", transport.ErrNoConnection), pool.Refused, gradeNone},
-		"local firewall":             {nil, opErr(syscall.EPERM), pool.Refused, gradeNone},
-		"local queue is full":        {nil, opErr(syscall.ENOBUFS), pool.Refused, gradeNone},
-		"no route from here":         {nil, opErr(syscall.ENETUNREACH), pool.Abandoned, gradeNone},
-		"no local address":           {nil, opErr(syscall.EADDRNOTAVAIL), pool.Abandoned, gradeNone},
-		"too many files open":        {nil, opErr(syscall.EMFILE), pool.Abandoned, gradeNone},
-		"we gave up":                 {nil, context.Canceled, pool.Abandoned, gradeNone},
-		"our deadline":               {nil, context.DeadlineExceeded, pool.Abandoned, gradeNone},
-		"something else":             {nil, errors.New("odd"), pool.Abandoned, gradeNone},
+		"port closed":         {nil, opErr(syscall.ECONNREFUSED), pool.Refused, gradeNone},
+		"host unreachable":    {nil, opErr(syscall.EHOSTUNREACH), pool.Refused, gradeNone},
+		"connection reset":    {nil, opErr(syscall.ECONNRESET), pool.Refused, gradeNone},
+		"handshake failed":    {nil, fmt.Errorf("dial: %w", transport.ErrHandshake), pool.Refused, gradeNone},
+		"HTTP 404":            {nil, transport.StatusError{Status: 404}, pool.Refused, gradeNone},
+		"HTTP 503":            {nil, fmt.Errorf("ask: %w", transport.BusyError{Status: 503}), pool.Abandoned, gradeNone},
+		"no connection":       {nil, fmt.Errorf("dial: %w", transport.ErrNoConnection), pool.Refused, gradeNone},
+		"local firewall":      {nil, opErr(syscall.EPERM), pool.Refused, gradeNone},
+		"local queue is full": {nil, opErr(syscall.ENOBUFS), pool.Refused, gradeNone},
+		"no route from here":  {nil, opErr(syscall.ENETUNREACH), pool.Abandoned, gradeNone},
+		"no local address":    {nil, opErr(syscall.EADDRNOTAVAIL), pool.Abandoned, gradeNone},
+		"too many files open": {nil, opErr(syscall.EMFILE), pool.Abandoned, gradeNone},
+		"we gave up":          {nil, context.Canceled, pool.Abandoned, gradeNone},
+		"our deadline":        {nil, context.DeadlineExceeded, pool.Abandoned, gradeNone},
+		"something else":      {nil, errors.New("odd"), pool.Abandoned, gradeNone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			outcome, g := classify(tc.reply, tc.err, failover)

@@ -1,10 +1,17 @@
 package healthforward
 
 import (
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"net"
+	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +21,7 @@ import (
 
 	"github.com/coredns/caddy/caddyfile"
 	"github.com/coredns/coredns/plugin"
+	pkgtls "github.com/coredns/coredns/plugin/pkg/tls"
 	"github.com/miekg/dns"
 )
 
@@ -21,8 +29,8 @@ import (
 type Config struct {
 	// From is the zone whose queries are forwarded, normalised.
 	From string
-	// To are the upstreams, IP:port, in the order of the Corefile, no duplicates.
-	To []string
+	// To are the upstreams in the order of the Corefile.
+	To []to
 	// Except are the zones below From whose queries go to the next plugin.
 	Except []string
 	// Policy orders the upstreams that are up. Default random.
@@ -36,11 +44,45 @@ type Config struct {
 	// Failover are the rcodes that are not delivered while another upstream may
 	// answer better. Default SERVFAIL, REFUSED and NOTIMP.
 	Failover []int
+	// NextRcodes are the rcodes whose replies are not delivered if another stanza
+	// follows: it is asked then. NextOnNodata does the same for NOERROR without an
+	// answer. Default none.
+	NextRcodes   []int
+	NextOnNodata bool
 	// MaxConcurrent is how many queries may be under way at once, 0 for as many
 	// as the limit of each upstream allows. Default 0.
 	MaxConcurrent int
+	// MaxAttempts is how many attempts a query may make, 0 for as many as there is
+	// time for. Default 0.
+	MaxAttempts int
+	// Failfast answers SERVFAIL at once while nobody is up, but for a few queries
+	// that find out whether somebody is back.
+	Failfast bool
+	// ForceTCP asks over TCP whatever the client used, PreferUDP over UDP, and
+	// again over TCP if the answer is truncated. ForceTCP wins.
+	ForceTCP, PreferUDP bool
 	// Rules are what each upstream is judged by.
 	Rules pool.Rules
+	// Way is how each upstream is reached.
+	Way way
+	// TLS is what encrypted upstreams are verified by; its identity is in Way.
+	TLS *tls.Config
+	// Resolvers look up host names, IP:port. Default: those of the system.
+	Resolvers []string
+}
+
+// way is how an upstream is reached, besides its address. Two upstreams with equal
+// ways can share sockets and health.
+type way struct {
+	tlsName    string        // tls_servername
+	tlsID      string        // of the files of tls, by content
+	httpMethod string        // GET or POST, empty for the default
+	source     netip.Addr    // zero: the kernel chooses
+	expire     time.Duration // idle connections, 0 for the transport's default
+	maxAge     time.Duration // all connections, likewise
+	maxIdle    int           // likewise
+	probeName  string        // what probes ask for, fully qualified
+	probeNoRD  bool          // without the RD bit
 }
 
 // Numbers of the configuration.
@@ -48,6 +90,15 @@ const (
 	defaultPolicy      = "random" // as in forward
 	defaultReadTimeout = time.Second
 	defaultHedge       = 250 * time.Millisecond // RFC 8305, section 5: the delay between connection attempts
+
+	// forwardExpire is the default of forward's expire, which its max_age must not
+	// be below.
+	forwardExpire = 10 * time.Second
+	// minProbeInterval keeps health_check 0, which forward accepts, from being a
+	// busy loop (coredns issue 4113).
+	minProbeInterval = 100 * time.Millisecond
+	// forever is a duration that no connection lives to see.
+	forever = 100 * 365 * 24 * time.Hour
 )
 
 func newConfig() Config {
@@ -57,11 +108,13 @@ func newConfig() Config {
 		Hedge:       defaultHedge,
 		Failover:    []int{dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeNotImplemented},
 		Rules:       pool.DefaultRules(),
+		Way:         way{probeName: "."},
 	}
 }
 
-// properties are the words of a stanza's block. The README's Syntax lists the same.
-func (c *Config) properties(seen map[string]bool) corefile.Table {
+// properties are the words of a stanza's block: all of forward's, and ours. The
+// README's Syntax lists the same. Paths in it are relative to root.
+func (c *Config) properties(root string, seen map[string]bool) corefile.Table {
 	once := func(name string, p corefile.Property) corefile.Property {
 		return func(args []string) error {
 			seen[name] = true
@@ -69,16 +122,31 @@ func (c *Config) properties(seen map[string]bool) corefile.Table {
 		}
 	}
 	return corefile.Table{
-		"except":         c.except,
-		"failover":       c.failover,
-		"fall":           once("fall", corefile.Int(&c.Rules.Fall, 1, 100)),
-		"hedge":          c.hedge,
-		"hold":           c.hold,
-		"max_concurrent": corefile.Int(&c.MaxConcurrent, 0, 1<<30),
-		"max_fails":      once("max_fails", corefile.Int(&c.Rules.Fall, 0, 1<<30)),
-		"policy":         corefile.Enum(&c.Policy, pool.Policies()...),
-		"read_timeout":   corefile.Duration(&c.ReadTimeout, 10*time.Millisecond, time.Minute),
-		"rise":           corefile.Int(&c.Rules.Rise, 1, 100),
+		"doh_method":                       corefile.Enum(&c.Way.httpMethod, http.MethodGet, http.MethodPost),
+		"except":                           c.except,
+		"expire":                           once("expire", corefile.Duration(&c.Way.expire, 0, forever)),
+		"failfast_all_unhealthy_upstreams": corefile.Flag(&c.Failfast),
+		"failover":                         func(args []string) error { return c.failover(args, seen) },
+		"fall":                             once("fall", corefile.Int(&c.Rules.Fall, 1, 100)),
+		"force_tcp":                        corefile.Flag(&c.ForceTCP),
+		"health_check":                     c.healthCheck,
+		"hedge":                            c.hedge,
+		"hold":                             c.hold,
+		"max_age":                          once("max_age", corefile.Duration(&c.Way.maxAge, 0, forever)),
+		"max_concurrent":                   corefile.Int(&c.MaxConcurrent, 0, math.MaxInt),
+		"max_connect_attempts":             corefile.Int(&c.MaxAttempts, 0, math.MaxUint32),
+		"max_fails":                        once("max_fails", corefile.Int(&c.Rules.Fall, 0, math.MaxUint32)),
+		"max_idle_conns":                   once("max_idle_conns", corefile.Int(&c.Way.maxIdle, 0, math.MaxInt)),
+		"next":                             c.next,
+		"next_on_nodata":                   corefile.Flag(&c.NextOnNodata),
+		"policy":                           corefile.Enum(&c.Policy, pool.Policies()...),
+		"prefer_udp":                       corefile.Flag(&c.PreferUDP),
+		"read_timeout":                     corefile.Duration(&c.ReadTimeout, 1, forever),
+		"resolver":                         c.resolver,
+		"rise":                             corefile.Int(&c.Rules.Rise, 1, 100),
+		"source_address":                   c.sourceAddress,
+		"tls":                              func(args []string) error { return c.tls(root, args) },
+		"tls_servername":                   c.tlsServerName,
 	}
 }
 
@@ -96,24 +164,129 @@ func (c *Config) except(args []string) error {
 	return nil
 }
 
-func (c *Config) failover(args []string) error {
-	if len(args) == 1 && args[0] == "none" {
+// failover replaces the default; further lines add to it, as in forward.
+func (c *Config) failover(args []string, seen map[string]bool) error {
+	if !seen["failover"] {
 		c.Failover = nil
+	}
+	seen["failover"] = true
+	if len(args) == 1 && args[0] == "none" {
 		return nil
 	}
+	rcodes, err := parseRcodes(args)
+	if slices.Contains(rcodes, dns.RcodeSuccess) {
+		return errors.New("NOERROR is an answer, nothing to fail over from")
+	}
+	c.Failover = append(c.Failover, rcodes...)
+	return err
+}
+
+func (c *Config) next(args []string) error {
+	rcodes, err := parseRcodes(args)
+	c.NextRcodes = append(c.NextRcodes, rcodes...)
+	return err
+}
+
+func parseRcodes(args []string) ([]int, error) {
 	var rcodes []int
 	err := corefile.List(&rcodes, func(s string) (int, error) {
 		rcode, ok := dns.StringToRcode[strings.ToUpper(s)]
 		if !ok {
 			return 0, fmt.Errorf("%q is no rcode", s)
 		}
-		if rcode == dns.RcodeSuccess {
-			return 0, errors.New("NOERROR is an answer, nothing to fail over from")
-		}
 		return rcode, nil
 	})(args)
-	c.Failover = rcodes
-	return err
+	return rcodes, err
+}
+
+// healthCheck reads DURATION [no_rec] [domain NAME]. In forward it is the interval
+// of probes while an upstream fails, and so it is here.
+func (c *Config) healthCheck(args []string) error {
+	if len(args) == 0 {
+		return errors.New("wants a duration")
+	}
+	if err := corefile.Duration(&c.Rules.Interval, 0, forever)(args[:1]); err != nil {
+		return err
+	}
+	c.Rules.Interval = max(c.Rules.Interval, minProbeInterval)
+	c.Rules.IntervalMax = max(c.Rules.IntervalMax, c.Rules.Interval)
+	c.Way.probeName = "."
+	for args = args[1:]; len(args) > 0; args = args[1:] {
+		switch {
+		case args[0] == "no_rec":
+			c.Way.probeNoRD = true
+		case args[0] != "domain":
+			return fmt.Errorf("%q is none of: no_rec, domain", args[0])
+		case len(args) == 1:
+			return errors.New("domain wants a name")
+		default:
+			if _, ok := dns.IsDomainName(args[1]); !ok {
+				return fmt.Errorf("domain: %q is no name", args[1])
+			}
+			c.Way.probeName = plugin.Name(args[1]).Normalize()
+			args = args[1:]
+		}
+	}
+	return nil
+}
+
+func (c *Config) resolver(args []string) error {
+	c.Resolvers = nil
+	return corefile.List(&c.Resolvers, func(s string) (string, error) {
+		if addr, err := netip.ParseAddr(s); err == nil {
+			return net.JoinHostPort(addr.String(), "53"), nil
+		}
+		addr, err := netip.ParseAddrPort(s)
+		if err != nil {
+			return "", fmt.Errorf("%q is no IP address with or without a port", s)
+		}
+		return addr.String(), nil
+	})(args)
+}
+
+func (c *Config) sourceAddress(args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("wants one argument, got %d", len(args))
+	}
+	addr, err := netip.ParseAddr(args[0])
+	if err != nil {
+		return fmt.Errorf("%q is no IP address", args[0])
+	}
+	c.Way.source = addr.Unmap()
+	return nil
+}
+
+// tls reads [CERT KEY] [CA], and makes an identity of what the files hold: with
+// other certificates an upstream is another one.
+func (c *Config) tls(root string, args []string) error {
+	id := sha256.New()
+	for i, path := range args {
+		if !filepath.IsAbs(path) && root != "" {
+			args[i] = filepath.Join(root, path)
+		}
+		content, err := os.ReadFile(args[i])
+		if err != nil {
+			return err // it names the file
+		}
+		fmt.Fprintf(id, "%d %d\n%s", len(args), len(content), content)
+	}
+	config, err := pkgtls.NewTLSConfigFromArgs(args...)
+	if err != nil {
+		return err
+	}
+	c.TLS, c.Way.tlsID = config, ""
+	if len(args) > 0 {
+		c.Way.tlsID = hex.EncodeToString(id.Sum(nil))
+	}
+	return nil
+}
+
+func (c *Config) tlsServerName(args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("wants one argument, got %d", len(args))
+	}
+	c.Way.tlsName = args[0]
+	return nil
 }
 
 func (c *Config) hedge(args []string) error {
@@ -130,11 +303,11 @@ func (c *Config) hold(args []string) error {
 	return err
 }
 
-// parse reads all stanzas of a server block.
-func parse(d *caddyfile.Dispenser) ([]Config, error) {
+// parse reads all stanzas of a server block. Paths in it are relative to root.
+func parse(d *caddyfile.Dispenser, root string) ([]Config, error) {
 	var configs []Config
 	for d.Next() {
-		c, err := parseStanza(d)
+		c, err := parseStanza(d, root)
 		if err != nil {
 			return nil, err
 		}
@@ -143,7 +316,7 @@ func parse(d *caddyfile.Dispenser) ([]Config, error) {
 	return configs, nil
 }
 
-func parseStanza(d *caddyfile.Dispenser) (Config, error) {
+func parseStanza(d *caddyfile.Dispenser, root string) (Config, error) {
 	c := newConfig()
 	args := d.RemainingArgs()
 	if len(args) < 2 {
@@ -159,62 +332,52 @@ func parseStanza(d *caddyfile.Dispenser) (Config, error) {
 	}
 
 	seen := make(map[string]bool)
-	if err := c.properties(seen).Parse(d); err != nil {
+	if err := c.properties(root, seen).Parse(d); err != nil {
 		return c, err
 	}
-	if seen["fall"] && seen["max_fails"] {
-		return c, d.Errf("fall and max_fails are two words for one thing: give one of them")
+	if err := c.reconcile(seen); err != nil {
+		return c, d.Errf("%v", err)
 	}
 	for _, arg := range args[1:] {
-		addrs, err := addresses(arg)
+		t, err := parseTo(arg)
+		if err == nil {
+			err = t.check()
+		}
+		if err == nil && t.serverName != "" && c.Way.tlsName != "" && t.scheme != "https" {
+			err = fmt.Errorf("%s: tls_servername %s is given too", arg, c.Way.tlsName)
+		}
 		if err != nil {
 			return c, d.Errf("TO: %v", err)
 		}
-		for _, addr := range addrs {
-			if !slices.Contains(c.To, addr) {
-				c.To = append(c.To, addr)
-			}
+		if t.host != "" && t.scheme != schemePlain && t.serverName == "" && c.Way.tlsName == "" {
+			t.serverName = strings.TrimSuffix(t.host, ".") // who is named is meant
 		}
+		c.To = append(c.To, t)
 	}
 	return c, nil
 }
 
-// addresses returns the upstreams, IP:port, that a TO stands for: an address, or
-// the nameservers of a file such as resolv.conf(5).
-func addresses(to string) ([]string, error) {
-	scheme, host, found := strings.Cut(to, "://")
-	if !found {
-		scheme, host = "dns", to
+// reconcile checks what depends on more than one property, and gives the words of
+// forward that mean "no limit" their meaning.
+func (c *Config) reconcile(seen map[string]bool) error {
+	if seen["fall"] && seen["max_fails"] {
+		return errors.New("fall and max_fails are two words for one thing: give one of them")
 	}
-	if scheme != "dns" {
-		return nil, fmt.Errorf("%s: transport %q is none of: dns", to, scheme)
+	expire := c.Way.expire
+	if !seen["expire"] {
+		expire = forwardExpire
 	}
-	if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-		return []string{net.JoinHostPort(addr.String(), "53")}, nil
+	if c.Way.maxAge > 0 && c.Way.maxAge < expire {
+		return fmt.Errorf("max_age: %s is less than expire, %s", c.Way.maxAge, expire)
 	}
-	if addr, err := netip.ParseAddrPort(host); err == nil {
-		if addr.Port() == 0 {
-			return nil, fmt.Errorf("%s: port 0 is less than 1", to)
-		}
-		return []string{addr.String()}, nil
+	if seen["max_age"] && c.Way.maxAge == 0 {
+		c.Way.maxAge = forever
 	}
-	if found {
-		return nil, fmt.Errorf("%s: %q is no IP address with or without a port", to, host)
+	if seen["expire"] && c.Way.expire == 0 {
+		c.Way.expire = 1 // not to be kept at all
 	}
-	file, err := dns.ClientConfigFromFile(to)
-	if err != nil {
-		return nil, fmt.Errorf("%q is no IP address, and as a file: %w", to, err)
+	if seen["max_idle_conns"] && c.Way.maxIdle == 0 {
+		c.Way.maxIdle = math.MaxInt
 	}
-	var addrs []string
-	for _, server := range file.Servers {
-		addr, err := netip.ParseAddr(server)
-		if err != nil {
-			return nil, fmt.Errorf("%s: nameserver %q is no IP address", to, server)
-		}
-		addrs = append(addrs, net.JoinHostPort(addr.String(), file.Port))
-	}
-	if len(addrs) == 0 {
-		return nil, fmt.Errorf("%s: no nameserver line", to)
-	}
-	return addrs, nil
+	return nil
 }

@@ -26,6 +26,7 @@ type model struct {
 	silent  bool // drops queries
 	deaf    bool // drops probes too
 	refuses bool
+	full    bool        // takes no connections: an error after a second
 	queries []time.Time // when each query, not probe, came
 }
 
@@ -55,8 +56,11 @@ func (m *model) Exchange(ctx context.Context, q transport.Query) (*dns.Msg, erro
 	if !probe {
 		m.queries = append(m.queries, time.Now())
 	}
-	rtt, drop, refuses := m.rtt, m.deaf || m.silent && !probe, m.refuses
+	rtt, drop, refuses, full := m.rtt, m.deaf || m.silent && !probe, m.refuses, m.full
 	m.mu.Unlock()
+	if full {
+		rtt = time.Second
+	}
 	if refuses {
 		return nil, syscall.ECONNREFUSED
 	}
@@ -70,6 +74,9 @@ func (m *model) Exchange(ctx context.Context, q transport.Query) (*dns.Msg, erro
 	case <-timer.C:
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+	if full {
+		return nil, transport.ErrNoConnection
 	}
 	reply := new(dns.Msg)
 	reply.SetQuestion(q.Question.Name, q.Question.Qtype)
@@ -240,6 +247,18 @@ func TestAllDownThenOneBack(t *testing.T) {
 	})
 }
 
+func TestAServerThatIsFullIsAskedUntilThereIsNoTime(t *testing.T) {
+	bubble(t, "max_fails 0", func(t *testing.T, fw *Forwarder, a, b *model) {
+		for _, m := range []*model{a, b} {
+			m.set(func(m *model) { m.full = true })
+		}
+		time.AfterFunc(2500*ms, func() { a.set(func(m *model) { m.full = false }) })
+		if addr, took := resolve(t, fw, "example.org."); addr != "192.0.2.1" || took > queryDeadline {
+			t.Errorf("answered by %q in %v, want once there is room", addr, took)
+		}
+	})
+}
+
 func TestASlowNameEjectsNobody(t *testing.T) {
 	bubble(t, "policy sequential", func(t *testing.T, fw *Forwarder, a, b *model) {
 		slow := func(m *model) { m.rtt = 900 * ms }
@@ -293,6 +312,32 @@ func TestLoadStaysNearOneWhileEverybodyIsSlow(t *testing.T) {
 			t.Logf("load on the upstreams: %.3f×", load)
 		}
 	})
+}
+
+func TestAnEjectionFlushesThePool(t *testing.T) {
+	var mu sync.Mutex
+	opened := make(map[string]int)
+	synctest.Test(t, func(t *testing.T) {
+		a := &model{addr: "192.0.2.1", rtt: 2 * ms}
+		r := newRegistry(func(proto, _ string, opts transport.Options) (transport.Exchanger, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if !opts.Fresh {
+				opened[proto]++
+			}
+			return a, nil
+		})
+		fw := startAll(t, r, "healthforward . 192.0.2.1")[0]
+		time.Sleep(10 * ms)
+		a.set(func(m *model) { m.deaf = true })
+		resolve(t, fw, "first.example.org.")
+		if countState(fw, "ejected") != 1 {
+			t.Error("it is not ejected")
+		}
+	})
+	if opened["udp"] != 2 || opened["tcp"] != 1 {
+		t.Errorf("ways opened: %v, want UDP's twice, once after the ejection", opened)
+	}
 }
 
 func TestProbesOfADeadUpstreamAreFew(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"steadfast.internal/plugin/healthforward/internal/pool"
 
 	"github.com/miekg/dns"
+	ot "github.com/opentracing/opentracing-go"
 )
 
 // Numbers of a query's course. See DESIGN.md, D7 and D8.
@@ -18,8 +19,10 @@ const (
 	// maxOut is how many attempts on healthy upstreams wait at once (RFC 9520, section 3.1).
 	maxOut = 3
 	// maxRounds is how often one upstream is asked the same: each time from a new
-	// socket, for a packet may have been lost.
-	maxRounds = 4
+	// socket, for a packet may have been lost. Time ends it before, nearly always.
+	maxRounds = 8
+	// slowFailure is how long an error takes that is a time-out, not a refusal.
+	slowFailure = 250 * time.Millisecond
 	// denialHold is how long a denial waits for the upstreams that rank before.
 	denialHold = 500 * time.Millisecond
 	// repeatCost is what it costs to ask the same upstream once more before the
@@ -54,7 +57,9 @@ type flight struct {
 	nudges   chan nudge
 
 	tickets []pool.Ticket
-	next    int  // into tickets, round after round
+	next    int  // into tickets
+	round   int  // of asking everybody, 0 for the first
+	replied bool // somebody has replied, with whatever
 	parked  bool // nobody was up or suspect: asked all the same
 	full    bool // an upstream was passed over because too many wait on it
 	spared  bool // the free fail-over after a hard error is used up
@@ -70,8 +75,13 @@ type try struct {
 	up       *upstream
 	ctx      context.Context
 	cancel   context.CancelFunc
+	span     ot.Span // nil: the query is not traced
 	ended    atomic.Bool
 	outpaced atomic.Bool // a peer has answered: no answer now means a loss
+
+	// Guarded by flight.mu.
+	reply   *dns.Msg
+	endedAt time.Time
 }
 
 func newFlight(fw *Forwarder, g *group, q query, now time.Time) *flight {
@@ -106,10 +116,13 @@ func (f *flight) run(ctx context.Context) (result, bool) {
 // admit starts an attempt on the next upstream that may be asked, if the reason
 // and the budget allow.
 func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[result], bool) {
+	if limit := f.fw.MaxAttempts; limit > 0 && len(f.tries) >= limit {
+		return attempt[result]{}, false
+	}
 	if why != ejected && why != returned && f.out() >= maxOut {
 		return attempt[result]{}, false
 	}
-	ticket, repeat, ok := f.nextTicket(why)
+	ticket, repeat, ok := f.nextTicket(why, pending)
 	if !ok {
 		return attempt[result]{}, false
 	}
@@ -122,7 +135,8 @@ func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[re
 		}
 		return attempt[result]{}, false
 	}
-	t := &try{ticket: ticket, up: f.group.upstreams[ticket.ID]}
+	up := f.group.upstreams[ticket.ID]
+	t := &try{ticket: ticket, up: up, span: span(ctx, up)}
 	t.ctx, t.cancel = context.WithDeadline(context.WithoutCancel(ctx), f.deadline)
 	f.mu.Lock()
 	f.tries = append(f.tries, t)
@@ -148,7 +162,7 @@ func (f *flight) out() int {
 
 // nextTicket returns the started ticket of the next upstream; repeat says that it
 // has been asked before.
-func (f *flight) nextTicket(why reason) (ticket pool.Ticket, repeat, ok bool) {
+func (f *flight) nextTicket(why reason, pending int) (ticket pool.Ticket, repeat, ok bool) {
 	p := f.fw.registry.pool
 	if why == returned {
 		for _, t := range f.tickets {
@@ -159,17 +173,40 @@ func (f *flight) nextTicket(why reason) (ticket pool.Ticket, repeat, ok bool) {
 		}
 		return ticket, true, false
 	}
-	for n := len(f.tickets); f.next < n*maxRounds; f.next++ {
-		repeat = f.next >= n
-		if repeat && why != overdue && why != expired {
-			return ticket, repeat, false
-		}
-		if ticket, ok = f.started(p.Start(time.Now(), f.tickets[f.next%n])); ok {
+	for {
+		for f.next < len(f.tickets) && f.mayAsk(f.round, why, pending) {
+			t := f.tickets[f.next]
 			f.next++
-			return ticket, repeat, true
+			if ticket, ok = f.started(p.Start(time.Now(), t)); ok {
+				return ticket, f.round > 0, true
+			}
 		}
+		if f.next < len(f.tickets) || len(f.tickets) == 0 || !f.mayAsk(f.round+1, why, pending) {
+			return ticket, f.round > 0, false
+		}
+		f.round++
+		f.next = 0
+		f.tickets = f.group.PickAgain(f.tickets[:0]) // as they stand now
 	}
-	return ticket, repeat, false
+}
+
+// mayAsk reports whether upstreams may be asked in that round: again for a late
+// answer, because a packet may have been lost; again for a hard error once, and
+// further while errors are slow to come, if nobody has replied and nobody else is
+// being waited for.
+func (f *flight) mayAsk(round int, why reason, pending int) bool {
+	switch {
+	case round == 0:
+		return true
+	case round >= maxRounds, pending >= maxOut: // of whatever state: they have had their chance
+		return false
+	case why == overdue, why == expired:
+		return true
+	case why == failed:
+		slow := time.Since(f.tries[len(f.tries)-1].ticket.Sent) >= slowFailure
+		return pending == 0 && !f.replied && (round == 1 || slow)
+	}
+	return false
 }
 
 // started notes why a ticket could not be started.
@@ -206,7 +243,13 @@ func (f *flight) try(t *try, repeat bool) result {
 	if err != nil && t.ctx.Err() != nil && t.outpaced.Load() {
 		outcome = pool.LostToPeer
 	}
+	f.mu.Lock()
+	t.reply, t.endedAt = reply, now
+	f.mu.Unlock()
 	t.ended.Store(true)
+	if t.span != nil {
+		t.span.Finish()
+	}
 	f.fw.registry.pool.End(t.ticket)
 	f.fw.registry.report(now, t.up, t.ticket, outcome)
 	if outcome == pool.Answered {
@@ -233,6 +276,7 @@ func (f *flight) late(i int, why reason, due time.Time) {
 func (f *flight) settle(now time.Time, results []result, over bool) (int, time.Time) {
 	best, heldUntil := -1, time.Time{}
 	for i, r := range results {
+		f.replied = f.replied || r.grade != gradeNone
 		switch r.grade {
 		case gradeFinal:
 			return i, now
@@ -319,6 +363,17 @@ func (f *flight) leave(won result, ok bool) {
 		linger := max(4*t.ticket.Patience, outpacedAfter)
 		time.AfterFunc(time.Until(t.ticket.Sent.Add(linger)), t.cancel)
 	}
+}
+
+// sent returns the attempts so far.
+func (f *flight) sent() []sent {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := make([]sent, 0, len(f.tries))
+	for _, t := range f.tries {
+		all = append(all, sent{up: t.up, at: t.ticket.Sent, reply: t.reply, ended: t.endedAt})
+	}
+	return all
 }
 
 // notify tells the flight that an upstream of its group changed its state.

@@ -12,6 +12,7 @@ package healthforward
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"steadfast.internal/plugin/healthforward/internal/pool"
 
 	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/dnstap"
 	"github.com/coredns/coredns/plugin/metadata"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/coredns/coredns/request"
@@ -40,11 +42,18 @@ type Forwarder struct {
 	Config
 	Next plugin.Handler
 
+	name       string // of the directive
+	taps       []*dnstap.Dnstap
 	registry   *registry
 	generation *generation
-	groups     atomic.Pointer[groups] // set while the generation is acquired
+	groups     atomic.Pointer[groups] // set once the generation is acquired
+
+	// Guarded by registry.mu.
+	places    [][]target // where each TO leads; empty: not known yet
+	connected bool       // groups are held
 
 	attempts   sync.WaitGroup
+	canary     canary
 	concurrent atomic.Int64
 	complaint  atomic.Int64 // when the last one was logged, in Unix nanoseconds
 
@@ -53,7 +62,7 @@ type Forwarder struct {
 }
 
 // Name implements plugin.Handler.
-func (f *Forwarder) Name() string { return pluginName }
+func (f *Forwarder) Name() string { return f.name }
 
 // ServeDNS implements plugin.Handler. An error or a failing rcode is returned only
 // where nothing has been written.
@@ -74,9 +83,12 @@ func (f *Forwarder) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 		return dns.RcodeFormatError, err
 	}
 	f.generation.ensure()
-	answer, rcode, err := f.resolve(ctx, (*f.groups.Load())[state.Proto()], q)
+	answer, rcode, err := f.resolve(ctx, state, q)
 	if answer.reply == nil {
 		return rcode, err
+	}
+	if next, ok := f.Next.(*Forwarder); ok && f.passesOn(answer.reply) {
+		return plugin.NextOrFailure(f.Name(), next, ctx, w, r)
 	}
 	describe(ctx, answer.up.addr)
 	q.restore(answer.reply, r)
@@ -84,22 +96,22 @@ func (f *Forwarder) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	return dns.RcodeSuccess, nil
 }
 
+// passesOn reports whether the next stanza is to be asked instead of delivering
+// the reply.
+func (f *Forwarder) passesOn(reply *dns.Msg) bool {
+	return slices.Contains(f.NextRcodes, reply.Rcode) ||
+		f.NextOnNodata && reply.Rcode == dns.RcodeSuccess && len(reply.Answer) == 0
+}
+
 // resolve returns the answer to q, or the rcode and the error to return where
 // there is none. What is returned without an error is not kept by cache: a short
 // outage must not be stretched for the names that were asked in it. See DESIGN.md, D9.
-func (f *Forwarder) resolve(ctx context.Context, g *group, q query) (result, int, error) {
-	var (
-		answer result
-		full   bool
-	)
-	if q.once {
-		answer, full = f.exchangeOnce(ctx, g, q)
-	} else {
-		flight := newFlight(f, g, q, time.Now())
-		f.enter(flight)
-		answer, _ = flight.run(ctx)
-		f.exit(flight)
-		full = flight.full && len(flight.tries) == 0 && !flight.parked
+func (f *Forwarder) resolve(ctx context.Context, state request.Request, q query) (result, int, error) {
+	answer, full := f.answer(ctx, state, f.groupFor(state.Proto()), q)
+	if f.PreferUDP && !f.ForceTCP && answer.reply != nil && answer.reply.Truncated {
+		if whole, _ := f.answer(ctx, state, (*f.groups.Load())[protoTCP], q); whole.reply != nil {
+			answer = whole
+		}
 	}
 	switch {
 	case answer.reply != nil:
@@ -116,10 +128,46 @@ func (f *Forwarder) resolve(ctx context.Context, g *group, q query) (result, int
 	return answer, dns.RcodeServerFailure, nil
 }
 
+// answer asks the group. full says that there is no answer because too many
+// queries wait on every upstream.
+func (f *Forwarder) answer(ctx context.Context, state request.Request, g *group, q query) (answer result, full bool) {
+	if q.once {
+		return f.exchangeOnce(ctx, state, g, q)
+	}
+	now := time.Now()
+	flight := newFlight(f, g, q, now)
+	if flight.parked && f.Failfast && !f.canary.takes(now) {
+		return answer, false
+	}
+	f.enter(flight)
+	defer f.exit(flight)
+	answer, _ = flight.run(ctx)
+	if len(f.taps) > 0 {
+		for _, s := range flight.sent() {
+			f.tapAttempt(ctx, state, s)
+		}
+	}
+	return answer, flight.full && len(flight.tries) == 0 && !flight.parked
+}
+
+// canary lets a few queries through that find out whether somebody is back, while
+// the others fail at once.
+type canary struct {
+	last atomic.Int64 // when the last one went, in Unix nanoseconds
+}
+
+// canaryInterval is a tenth of a second: soon enough for a person not to notice.
+const canaryInterval = 100 * time.Millisecond
+
+func (c *canary) takes(now time.Time) bool {
+	last := c.last.Load()
+	return now.UnixNano()-last >= int64(canaryInterval) && c.last.CompareAndSwap(last, now.UnixNano())
+}
+
 // exchangeOnce sends q to the first upstream that takes it. Only one that refused
 // it outright, and so has not seen it, is followed by the next. What comes of it
 // says nothing of the upstream: such queries are not like others.
-func (f *Forwarder) exchangeOnce(ctx context.Context, g *group, q query) (answer result, full bool) {
+func (f *Forwarder) exchangeOnce(ctx context.Context, state request.Request, g *group, q query) (answer result, full bool) {
 	now := time.Now()
 	ctx, cancel := context.WithDeadline(ctx, now.Add(max(queryDeadline, f.ReadTimeout)))
 	defer cancel()
@@ -131,8 +179,13 @@ func (f *Forwarder) exchangeOnce(ctx context.Context, g *group, q query) (answer
 		}
 		up := g.upstreams[ticket.ID]
 		up.metrics.attempts[first].Inc()
+		traced := span(ctx, up)
 		reply, err := up.exchange(ctx, q, true)
+		if traced != nil {
+			traced.Finish()
+		}
 		f.registry.pool.End(ticket)
+		f.tapAttempt(ctx, state, sent{up: up, at: now, reply: reply, ended: time.Now()})
 		if err == nil {
 			return result{reply: reply, grade: gradeFinal, up: up}, false
 		}
@@ -141,6 +194,17 @@ func (f *Forwarder) exchangeOnce(ctx context.Context, g *group, q query) (answer
 		}
 	}
 	return answer, flight.full
+}
+
+// groupFor returns the upstreams for queries that came over the client's transport.
+func (f *Forwarder) groupFor(client string) *group {
+	switch {
+	case f.ForceTCP:
+		client = protoTCP
+	case f.PreferUDP:
+		client = protoUDP
+	}
+	return (*f.groups.Load())[client]
 }
 
 // pick returns the upstreams to ask. Those that are not up may want a probe now
@@ -177,11 +241,20 @@ func describe(ctx context.Context, addr string) {
 	metadata.SetValueFunc(ctx, "forward/upstream", value)
 }
 
-// Ready implements ready.Readiness: an upstream is up, or each has had its first
-// verdict, which takes less than a second.
+// Ready implements ready.Readiness: each stanza of the server block has an upstream
+// that is up, or a first verdict on all, which takes less than a second. CoreDNS asks
+// the first stanza only.
 func (f *Forwarder) Ready() bool {
-	g := f.groups.Load()
-	return g != nil && (*g)[protoUDP].Ready()
+	for {
+		if f.groups.Load() == nil || !f.groupFor(protoUDP).Ready() {
+			return false
+		}
+		next, ok := f.Next.(*Forwarder)
+		if !ok {
+			return true
+		}
+		f = next
+	}
 }
 
 // complain logs that queries go unanswered, now and then.

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"steadfast.internal/plugin/healthforward/internal/pool"
-
-	"github.com/miekg/dns"
 )
 
 // probePatience is how long the answer to a probe is waited for at most. It may be
@@ -18,7 +16,6 @@ const probePatience = time.Second
 // for the process, one goroutine for each probe that is out.
 type prober struct {
 	registry *registry
-	query    query
 	nudges   chan struct{}
 
 	// Guarded by registry.mu.
@@ -28,13 +25,6 @@ type prober struct {
 func (p *prober) init(r *registry) {
 	p.registry = r
 	p.nudges = make(chan struct{}, 1)
-	// The root's name servers are in every resolver's cache. Any reply to it will do.
-	m := new(dns.Msg).SetQuestion(".", dns.TypeNS)
-	q, err := prepare(m)
-	if err != nil {
-		panic(err) // it is the same query every time
-	}
-	p.query = q
 }
 
 // start runs the loop unless it runs already. It requires that registry.mu is held.
@@ -104,7 +94,7 @@ func (p *prober) probe(ctx context.Context, t pool.Ticket) {
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := u.exchange(ctx, p.query, true)
+		_, err := u.exchange(ctx, u.probe, true)
 		ended <- err
 	}()
 

@@ -2,20 +2,27 @@ package healthforward
 
 import (
 	"fmt"
+	"slices"
 
 	"steadfast.internal/plugin/healthforward/internal/transport"
 
 	"github.com/miekg/dns"
 )
 
-// udpSize is the largest reply over UDP that we invite: it crosses every path
-// without fragments (DNS flag day 2020).
-const udpSize = 1232
+const (
+	// udpSize is the largest reply over UDP that we invite: it crosses every path
+	// without fragments (DNS flag day 2020).
+	udpSize = 1232
+	// streamSize is what we say where the transport has no such limit: there are
+	// servers that cut replies over QUIC by it.
+	streamSize = dns.MaxMsgSize - 1
+)
 
 // query is a client's request as it goes upstream, packed once for all attempts.
 // It is not changed after prepare.
 type query struct {
-	edns  transport.Query // with our OPT
+	edns  transport.Query // with our OPT, over UDP
+	wide  transport.Query // with our OPT, over everything else
 	plain transport.Query // without, for servers that do not know it
 	bare  bool            // the client itself sent no OPT
 	once  bool            // to be delivered at most once, as it was received
@@ -28,7 +35,7 @@ func prepare(r *dns.Msg) (query, error) {
 		if err != nil {
 			return query{}, err
 		}
-		return query{edns: as, plain: as, bare: r.IsEdns0() == nil, once: true}, nil
+		return query{edns: as, wide: as, plain: as, bare: r.IsEdns0() == nil, once: true}, nil
 	}
 	// A shallow copy: only the additional section is ours.
 	out := *r
@@ -43,16 +50,21 @@ func prepare(r *dns.Msg) (query, error) {
 	if err != nil {
 		return query{}, err
 	}
-	edns, err := plain.WithAdditional(ourOPT(theirs))
+	q := query{plain: plain, bare: theirs == nil}
+	opt := ourOPT(theirs)
+	if q.edns, err = plain.WithAdditional(opt); err == nil {
+		opt.SetUDPSize(streamSize)
+		q.wide, err = plain.WithAdditional(opt)
+	}
 	if err != nil {
 		return query{}, fmt.Errorf("with OPT: %w", err)
 	}
-	return query{edns: edns, plain: plain, bare: theirs == nil}, nil
+	return q, nil
 }
 
 // ourOPT is the OPT record of this hop (RFC 6891, section 6.2.1 makes it one):
-// with the client's DO bit and options, but for its COOKIE, which is between it
-// and us. Without an OPT no upstream could say that a SERVFAIL is DNSSEC's.
+// with the client's DO bit and options, but for those of its own hop. Without an
+// OPT no upstream could say that a SERVFAIL is DNSSEC's.
 func ourOPT(theirs *dns.OPT) *dns.OPT {
 	opt := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}}
 	opt.SetUDPSize(udpSize)
@@ -63,11 +75,23 @@ func ourOPT(theirs *dns.OPT) *dns.OPT {
 		opt.SetDo()
 	}
 	for _, o := range theirs.Option {
-		if o.Option() != dns.EDNS0COOKIE {
+		if !ofOneHop(o) {
 			opt.Option = append(opt.Option, o)
 		}
 	}
 	return opt
+}
+
+// ofOneHop reports whether the option is between two neighbours: a cookie (RFC
+// 7873), what one wants of its connection (RFC 7828, which a server over QUIC has to
+// take for an error: RFC 9250, section 5.5.2), and padding (RFC 7830), which would
+// make a reply over TLS too large for a client over UDP.
+func ofOneHop(o dns.EDNS0) bool {
+	switch o.Option() {
+	case dns.EDNS0COOKIE, dns.EDNS0TCPKEEPALIVE, dns.EDNS0PADDING:
+		return true
+	}
+	return false
 }
 
 // sentOnce reports whether r must reach an upstream at most once and as it is:
@@ -106,6 +130,9 @@ func rejectsOPT(reply *dns.Msg) bool {
 func (q query) restore(reply, r *dns.Msg) {
 	reply.Id = r.Id
 	reply.Question = r.Question
+	if opt := reply.IsEdns0(); opt != nil {
+		opt.Option = slices.DeleteFunc(opt.Option, ofOneHop)
+	}
 	if !q.bare {
 		return
 	}

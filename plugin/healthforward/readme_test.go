@@ -12,7 +12,7 @@ func TestREADMEHasItsSectionsInOrder(t *testing.T) { readmetest.Sections(t) }
 
 func TestREADMESyntaxIsThePropertyTable(t *testing.T) {
 	c := newConfig()
-	readmetest.Syntax(t, c.properties(make(map[string]bool)).Names())
+	readmetest.Syntax(t, c.properties("", make(map[string]bool)).Names())
 }
 
 func TestREADMENamesTheMetadata(t *testing.T) {

@@ -1,7 +1,8 @@
 package healthforward
 
 import (
-	"fmt"
+	"context"
+	"crypto/tls"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -12,10 +13,13 @@ import (
 	"steadfast.internal/plugin/healthforward/internal/transport"
 )
 
-// Transports of the upstreams. A query goes on as it came.
+// Transports of clients, and of upstreams without encryption: a query goes on as
+// it came.
 const (
 	protoUDP = "udp"
 	protoTCP = "tcp"
+
+	schemePlain = "dns"
 )
 
 // registry holds what outlives a stanza: the upstreams of the process with their
@@ -53,14 +57,24 @@ func newRegistry(open opener) *registry {
 //nolint:gochecknoglobals // what it holds outlives every instance of caddy (DESIGN.md, D2)
 var process = newRegistry(transport.New)
 
-// group is the upstreams of a stanza over one transport.
+// group is the upstreams of a stanza for the queries that came over one transport.
 type group struct {
 	*pool.Group
 	upstreams map[pool.ID]*upstream
 }
 
-// groups are the groups of a stanza by transport.
+// groups are the groups of a stanza by the client's transport.
 type groups map[string]*group
+
+// holds reports whether the upstream is in one of the groups.
+func (gs groups) holds(id pool.ID) bool {
+	for _, g := range gs {
+		if g.upstreams[id] != nil {
+			return true
+		}
+	}
+	return false
+}
 
 // generation is the stanzas of one load of the Corefile.
 type generation struct {
@@ -69,7 +83,8 @@ type generation struct {
 
 	// Guarded by registry.mu.
 	acquired bool
-	marked   bool // its replacement is being started
+	marked   bool               // its replacement is being started
+	seeking  context.CancelFunc // ends the look-out for TOs that lead nowhere yet; nil: there is none
 
 	// abandoned says that the generation was taken for one that never went live.
 	abandoned atomic.Bool
@@ -77,7 +92,10 @@ type generation struct {
 
 // add makes a stanza of the generation.
 func (g *generation) add(c Config) *Forwarder {
-	f := &Forwarder{Config: c, registry: g.registry, generation: g, flights: make(map[*flight]struct{})}
+	f := &Forwarder{
+		Config: c, name: pluginName, registry: g.registry, generation: g,
+		places: make([][]target, len(c.To)), flights: make(map[*flight]struct{}),
+	}
 	g.forwarders = append(g.forwarders, f)
 	return f
 }
@@ -85,6 +103,9 @@ func (g *generation) add(c Config) *Forwarder {
 // acquire takes what the stanzas need. It is called when the generation is about
 // to serve.
 func (g *generation) acquire() error {
+	for _, f := range g.forwarders {
+		f.locate()
+	}
 	g.registry.mu.Lock()
 	defer g.registry.mu.Unlock()
 	return g.registry.acquire(g)
@@ -103,6 +124,7 @@ func (r *registry) acquire(g *generation) error {
 	}
 	g.acquired = true
 	g.abandoned.Store(false)
+	g.seek()
 	r.generations = append(r.generations, g)
 	r.prober.start()
 	return nil
@@ -162,18 +184,22 @@ func (g *generation) ensure() {
 	}
 }
 
-// connect requires that mu is held.
+// connect makes the groups of f from where its TOs lead now. It requires that mu
+// is held.
 func (r *registry) connect(now time.Time, f *Forwarder) error {
-	groups := make(groups)
-	defer f.groups.Store(&groups) // also where it is incomplete, so that drop can undo it
-	for _, proto := range []string{protoUDP, protoTCP} {
+	made := make(groups)
+	for _, client := range f.clients() {
 		g := &group{upstreams: make(map[pool.ID]*upstream)}
-		groups[proto] = g
+		made[client] = g
 		var ids []pool.ID
-		for _, addr := range f.To {
-			u, err := r.upstream(now, upstreamKey{proto: proto, addr: addr, rules: rulesFor(f.Rules, proto)})
+		for _, t := range slices.Concat(f.places...) {
+			u, err := r.upstream(now, f.keyFor(t, client), f.TLS)
 			if err != nil {
+				r.disconnect(made)
 				return err
+			}
+			if g.upstreams[u.id] != nil {
+				continue // twins in the Corefile, or in a file, are one
 			}
 			u.refs++
 			g.upstreams[u.id] = u
@@ -185,30 +211,49 @@ func (r *registry) connect(now time.Time, f *Forwarder) error {
 		}
 		var err error
 		if g.Group, err = r.pool.Group(f.Policy, hedge, ids); err != nil {
+			r.disconnect(made)
 			return err
 		}
 	}
+	old := f.groups.Swap(&made)
+	if f.connected {
+		r.disconnect(*old)
+	}
+	f.connected = true
 	return nil
 }
 
-// rulesFor returns the rules over one transport. Most stanzas never see a query
-// over TCP: such upstreams are left alone until one comes.
-func rulesFor(rules pool.Rules, proto string) pool.Rules {
-	rules.OnDemand = proto == protoTCP
-	return rules
+// clients returns the transports that a group is needed for.
+func (c *Config) clients() []string {
+	if c.ForceTCP {
+		return []string{protoTCP}
+	}
+	return []string{protoUDP, protoTCP}
+}
+
+// disconnect gives back what groups hold. It requires that mu is held.
+func (r *registry) disconnect(gs groups) {
+	for _, g := range gs {
+		r.pool.Disband(g.Group)
+		for _, u := range g.upstreams {
+			if u.refs--; u.refs == 0 {
+				r.remove(u)
+			}
+		}
+	}
 }
 
 // upstream returns the upstream of that key, a new one if need be. It requires
 // that mu is held.
-func (r *registry) upstream(now time.Time, key upstreamKey) (*upstream, error) {
+func (r *registry) upstream(now time.Time, key upstreamKey, conf *tls.Config) (*upstream, error) {
 	if u, ok := r.upstreams[key]; ok {
 		return u, nil
 	}
-	u, err := newUpstream(key, r.open)
+	u, err := newUpstream(key, conf, r.open)
 	if err != nil {
 		return nil, err
 	}
-	u.id = r.pool.Add(now, fmt.Sprintf("%s://%s", key.proto, key.addr), key.rules)
+	u.id = r.pool.Add(now, key.name(), key.rules)
 	r.upstreams[key] = u
 	r.byID[u.id] = u
 	setState(u, r.pool.State(u.id))
@@ -230,6 +275,7 @@ func (r *registry) release(g *generation) {
 		return
 	}
 	g.acquired = false
+	g.stopSeeking()
 	r.generations = slices.DeleteFunc(r.generations, func(o *generation) bool { return o == g })
 	r.drop(g)
 	if len(r.generations) == 0 {
@@ -237,20 +283,14 @@ func (r *registry) release(g *generation) {
 	}
 }
 
-// drop gives back what the stanzas of g hold. It requires that mu is held.
+// drop gives back what the stanzas of g hold. The groups stay where queries find
+// them: those that are still under way may ask whom they have picked. It requires
+// that mu is held.
 func (r *registry) drop(g *generation) {
 	for _, f := range g.forwarders {
-		groups := f.groups.Load()
-		if groups == nil {
-			continue
-		}
-		for _, group := range *groups {
-			r.pool.Disband(group.Group)
-			for _, u := range group.upstreams {
-				if u.refs--; u.refs == 0 {
-					r.remove(u)
-				}
-			}
+		if f.connected {
+			f.connected = false
+			r.disconnect(*f.groups.Load())
 		}
 	}
 }
@@ -284,6 +324,9 @@ func (r *registry) report(now time.Time, u *upstream, t pool.Ticket, o pool.Outc
 // that wait.
 func (r *registry) announce(u *upstream, tr pool.Transition) {
 	logTransition(tr)
+	if tr.To == pool.Ejected {
+		u.flush()
+	}
 	r.prober.wake()
 
 	r.mu.Lock()
@@ -294,7 +337,7 @@ func (r *registry) announce(u *upstream, tr pool.Transition) {
 	var concerned []*Forwarder
 	for _, g := range r.generations {
 		for _, f := range g.forwarders {
-			if (*f.groups.Load())[u.proto].upstreams[tr.ID] != nil {
+			if f.groups.Load().holds(tr.ID) {
 				concerned = append(concerned, f)
 			}
 		}

@@ -259,7 +259,7 @@ func TestNoQueryIsLostWhileReloading(t *testing.T) {
 
 func TestSetup(t *testing.T) {
 	c := caddy.NewTestController("dns", "healthforward example.org 127.0.0.1:20053\nhealthforward . 127.0.0.1:20053")
-	if err := setup(c); err != nil {
+	if err := setup(c, pluginName); err != nil {
 		t.Fatal(err)
 	}
 	plugins := dnsserver.GetConfig(c).Plugin
@@ -272,7 +272,7 @@ func TestSetup(t *testing.T) {
 	if !ok || firstStanza.From != "example.org." || second.From != "." || second.Next == nil {
 		t.Errorf("stanzas are not in the order of the Corefile")
 	}
-	err := setup(caddy.NewTestController("dns", "healthforward . 127.0.0.1 {\n fall 0\n}"))
+	err := setup(caddy.NewTestController("dns", "healthforward . 127.0.0.1 {\n fall 0\n}"), pluginName)
 	if err == nil || !strings.HasPrefix(err.Error(), "plugin/healthforward: ") {
 		t.Errorf("error = %v, want one that names the plugin", err)
 	}

@@ -1,24 +1,45 @@
 package healthforward
 
 import (
+	"reflect"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
+	"github.com/miekg/dns"
 )
 
-func init() { plugin.Register(pluginName, setup) }
+func init() {
+	Register(pluginName)
+	dnsserver.EnableChaos[pluginName] = struct{}{} // as for forward: class CH is for the upstreams
+}
 
-func setup(c *caddy.Controller) error {
-	configs, err := parse(&c.Dispenser)
+// Register makes the plugin answer to a directive: its own, and in another flavour
+// of the program forward.
+func Register(directive string) {
+	plugin.Register(directive, func(c *caddy.Controller) error { return setup(c, directive) })
+}
+
+func setup(c *caddy.Controller, directive string) error {
+	server := dnsserver.GetConfig(c)
+	configs, err := parse(&c.Dispenser, server.Root)
 	if err != nil {
-		return plugin.Error(pluginName, err)
+		return plugin.Error(directive, err)
 	}
 	g := generationOf(c)
 	var stanzas []*Forwarder
 	for _, config := range configs {
-		stanzas = append(stanzas, g.add(config))
+		f := g.add(config)
+		f.name = directive
+		stanzas = append(stanzas, f)
 	}
-	server := dnsserver.GetConfig(c)
+	c.OnStartup(func() error {
+		for _, f := range stanzas {
+			f.setTaps(server.Handler("dnstap"))
+			f.warnOfOverlap(server.Handlers())
+		}
+		return nil
+	})
 	for i, f := range stanzas {
 		server.AddPlugin(func(next plugin.Handler) plugin.Handler {
 			f.Next = next
@@ -29,6 +50,23 @@ func setup(c *caddy.Controller) error {
 		})
 	}
 	return nil
+}
+
+// warnOfOverlap says which of two plugins gets a query that both are there for.
+func (f *Forwarder) warnOfOverlap(others []plugin.Handler) {
+	for _, h := range others {
+		if _, ours := h.(*Forwarder); ours || h.Name() != "forward" {
+			continue
+		}
+		// forward does not say which zone it serves, but it is written there.
+		from := reflect.Indirect(reflect.ValueOf(h)).FieldByName("from")
+		if !from.IsValid() || from.Kind() != reflect.String {
+			return
+		}
+		if dns.IsSubDomain(from.String(), f.From) || dns.IsSubDomain(f.From, from.String()) {
+			log.Warningf("forward %s stands in front of %s %s in one server block, and takes the queries that both match", from, f.name, f.From)
+		}
+	}
 }
 
 // generationKey is where an instance of caddy keeps its generation.

@@ -1,0 +1,181 @@
+package healthforward
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// schemes maps what may stand in front of :// in a TO to the port that it implies.
+// The first is what stands for itself.
+var schemes = map[string]string{"dns": "53", "tls": "853", "https": "443", "quic": "853"}
+
+// to is one TO of a stanza: an address, a host name, or a file. Exactly one of
+// addr, host and file is set.
+type to struct {
+	scheme     string
+	serverName string // to verify and to ask for in TLS; empty: tls_servername or the address
+
+	addr string // IP:port
+	host string // name, port
+	port string
+	file string // resolv.conf(5)
+}
+
+// target is an upstream's place: where a TO leads when names are resolved and
+// files are read.
+type target struct {
+	scheme, addr, serverName string
+}
+
+// parseTo reads a TO as CoreDNS's forward does: IP, IP:port, [IP]:port, host name
+// with or without a port, each also as SCHEME://..., with %NAME behind the host for
+// the TLS server name (or the zone of a link-local address); or a file.
+func parseTo(arg string) (to, error) {
+	scheme, rest, explicit := strings.Cut(arg, "://")
+	if !explicit {
+		scheme, rest = "dns", arg
+	}
+	port, ok := schemes[scheme]
+	if !ok {
+		return to{}, fmt.Errorf("%s: transport %q is none of: dns, tls, https, quic", arg, scheme)
+	}
+	if rest == "" {
+		return to{}, fmt.Errorf("%s: no address", arg)
+	}
+	if scheme == "https" && strings.Contains(rest, "/") {
+		return to{}, fmt.Errorf("%s: no path is allowed, it is /dns-query", arg)
+	}
+	t := to{scheme: scheme}
+	if scheme != "dns" {
+		rest, t.serverName = cutServerName(rest)
+	}
+
+	bare := rest
+	if strings.HasPrefix(rest, "[") && strings.HasSuffix(rest, "]") {
+		bare = rest[1 : len(rest)-1]
+	}
+	if addr, err := netip.ParseAddr(bare); err == nil {
+		t.addr = net.JoinHostPort(addr.String(), port)
+		return t, nil
+	}
+	if addr, err := netip.ParseAddrPort(rest); err == nil {
+		if addr.Port() == 0 {
+			return to{}, fmt.Errorf("%s: port 0 is less than 1", arg)
+		}
+		t.addr = addr.String()
+		return t, nil
+	}
+	if !explicit && isPath(rest) {
+		t.file = rest
+		return t, nil
+	}
+	return t.withHost(arg, rest, port)
+}
+
+// withHost sets the host name and the port that rest holds.
+func (t to) withHost(arg, rest, port string) (to, error) {
+	t.host, t.port = rest, port
+	if host, p, err := net.SplitHostPort(rest); err == nil {
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return to{}, fmt.Errorf("%s: port %q is not within 1 and 65535", arg, p)
+		}
+		t.host, t.port = host, p
+	}
+	labels := dns.SplitDomainName(t.host)
+	if _, ok := dns.IsDomainName(t.host); !ok || len(labels) == 0 || strings.ContainsAny(t.host, ":/%") {
+		return to{}, fmt.Errorf("%q is no IP address, no file and no host name", arg)
+	}
+	// A name in a number is an address with a slip in it.
+	if strings.Trim(labels[len(labels)-1], "0123456789") == "" {
+		return to{}, fmt.Errorf("%q is no IP address", arg)
+	}
+	return t, nil
+}
+
+// cutServerName takes %NAME out of HOST%NAME, HOST%NAME:PORT or [HOST%NAME]:PORT.
+func cutServerName(s string) (rest, name string) {
+	before, after, found := strings.Cut(s, "%")
+	if !found {
+		return s, ""
+	}
+	name, tail := after, ""
+	if i := strings.LastIndexAny(after, "]:"); i >= 0 {
+		end := strings.IndexAny(after, "]:")
+		name, tail = after[:end], after[end:]
+	}
+	return before + tail, name
+}
+
+// isPath reports whether a TO without a scheme is meant as a file: it has a
+// slash, or a file of that name is there.
+func isPath(s string) bool {
+	if strings.Contains(s, "/") {
+		return true
+	}
+	_, err := dns.ClientConfigFromFile(s)
+	return err == nil
+}
+
+// targets returns where the TO leads. resolve looks up a host name. A file
+// without a nameserver, as one that is missing, leads nowhere: it is an error,
+// which may pass.
+func (t to) targets(resolve func(host string) ([]netip.Addr, error)) ([]target, error) {
+	switch {
+	case t.addr != "":
+		return []target{{t.scheme, t.addr, t.serverName}}, nil
+	case t.file != "":
+		return t.nameservers()
+	}
+	addrs, err := resolve(t.host)
+	if err != nil {
+		return nil, fmt.Errorf("resolve %s: %w", t.host, err)
+	}
+	var ts []target
+	for _, addr := range addrs {
+		ts = append(ts, target{t.scheme, net.JoinHostPort(addr.String(), t.port), t.serverName})
+	}
+	return ts, nil
+}
+
+// errNoNameserver says that a file names no upstream.
+var errNoNameserver = errors.New("no nameserver line")
+
+func (t to) nameservers() ([]target, error) {
+	conf, err := dns.ClientConfigFromFile(t.file)
+	if err != nil {
+		return nil, err // it names the file
+	}
+	var ts []target
+	for _, server := range conf.Servers {
+		addr, err := netip.ParseAddr(server)
+		if err != nil {
+			return nil, fmt.Errorf("%s: nameserver %q is no IP address", t.file, server)
+		}
+		ts = append(ts, target{t.scheme, net.JoinHostPort(addr.String(), conf.Port), ""})
+	}
+	if len(ts) == 0 {
+		return nil, fmt.Errorf("%s: %w", t.file, errNoNameserver)
+	}
+	return ts, nil
+}
+
+// check refuses what cannot become right while the process runs: a relative path
+// to a file that is not there is a slip of the pen.
+func (t to) check() error {
+	if t.file == "" || filepath.IsAbs(t.file) {
+		return nil
+	}
+	if _, err := t.nameservers(); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%q is no IP address and no host name, and as a file: %w", t.file, err)
+	}
+	return nil
+}

@@ -22,12 +22,16 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: generate
-generate: ## write build/plugins/zplugin.go from plugin.cfg
+generate: ## write the lists of plugins, build/*/zplugin.go, from plugin.cfg
 	$(GO) generate ./build
 
 .PHONY: build
 build: ## build the static binary ./coredns
 	$(BUILD) -o coredns ./build
+
+.PHONY: build-compat
+build-compat: ## build ./coredns in the flavour that answers to the word forward
+	$(BUILD) -o coredns ./build/compat
 
 .PHONY: run
 run: ## serve Corefile.example
@@ -54,8 +58,8 @@ tidy-diff: ## fail if go.mod and go.sum are not what go mod tidy writes
 	$(GO) mod tidy -diff
 
 .PHONY: generate-diff
-generate-diff: ## fail if zplugin.go is not what plugin.cfg generates
-	$(GO) run build/generate.go -out - | diff -u build/plugins/zplugin.go -
+generate-diff: ## fail if they are not what plugin.cfg generates
+	$(GO) test -run Committed ./build/internal/plugincfg
 
 .PHONY: lint
 lint: ## run golangci-lint, pinned

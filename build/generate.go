@@ -3,9 +3,10 @@
 // Generate writes the Go file that compiles in the plugins of a plugin.cfg.
 // From the module's root:
 //
-//	go run build/generate.go [-in plugin.cfg] [-out build/plugins/zplugin.go]
+//	go run build/generate.go [-in plugin.cfg] [-out build/plugins/zplugin.go] [-replace DIRECTIVE:PACKAGE]
 //
-// An -out of - is standard output.
+// An -out of - is standard output. -replace makes a flavour: what stands for that
+// directive in plugin.cfg is another package there.
 package main
 
 import (
@@ -20,6 +21,7 @@ func main() {
 	log.SetFlags(0)
 	in := flag.String("in", "plugin.cfg", "list of plugins to `read`")
 	out := flag.String("out", "build/plugins/zplugin.go", "Go file to `write`, - for standard output")
+	replace := flag.String("replace", "", "`line` that stands for the one of its directive in plugin.cfg")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		log.Fatalf("unexpected argument %q", flag.Arg(0))
@@ -33,6 +35,11 @@ func main() {
 	entries, err := plugincfg.Parse(cfg)
 	if err != nil {
 		log.Fatalf("%s: %v", *in, err)
+	}
+	if *replace != "" {
+		if err := plugincfg.Replace(entries, *replace); err != nil {
+			log.Fatal(err)
+		}
 	}
 	source, err := plugincfg.Source(entries)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 )
 
 //go:generate go run generate.go -in ../plugin.cfg -out plugins/zplugin.go
+//go:generate go run generate.go -in ../plugin.cfg -out compat/plugins/zplugin.go -replace forward:steadfast.internal/plugin/healthforward/asforward
 
 func main() {
 	caddy.AppVersion = version.String()

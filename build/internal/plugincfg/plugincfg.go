@@ -93,6 +93,21 @@ func parseLine(line string) (Entry, error) {
 	return Entry{Directive: directive, Package: pkg}, nil
 }
 
+// Replace puts the line in the place of the entry with its directive.
+func Replace(entries []Entry, line string) error {
+	replacement, err := parseLine(line)
+	if err != nil {
+		return err
+	}
+	for i, e := range entries {
+		if e.Directive == replacement.Directive {
+			entries[i] = replacement
+			return nil
+		}
+	}
+	return fmt.Errorf("%q: there is no directive %q to replace", line, replacement.Directive)
+}
+
 // Source returns the Go file, formatted, of a package called plugins that
 // imports what entries name and gives CoreDNS their order.
 func Source(entries []Entry) ([]byte, error) {

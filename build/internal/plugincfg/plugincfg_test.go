@@ -117,26 +117,50 @@ func TestSourceImportsOnlyWhatIsListed(t *testing.T) {
 	}
 }
 
-func TestCommittedFileIsWhatPluginCfgGenerates(t *testing.T) {
+// flavours are the committed files, and what stands in each for a line of plugin.cfg.
+var flavours = map[string]string{
+	"build/plugins/zplugin.go":        "",
+	"build/compat/plugins/zplugin.go": "forward:steadfast.internal/plugin/healthforward/asforward",
+}
+
+func TestCommittedFilesAreWhatPluginCfgGenerates(t *testing.T) {
 	cfg, err := os.ReadFile(filepath.Join(root, "plugin.cfg"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	entries, err := Parse(bytes.NewReader(cfg))
-	if err != nil {
-		t.Fatalf("plugin.cfg: %v", err)
+	for committed, replacement := range flavours {
+		entries, err := Parse(bytes.NewReader(cfg))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if replacement != "" {
+			if err := Replace(entries, replacement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := Source(entries)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(committed)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is not what plugin.cfg generates: run `make generate` and commit the result", committed)
+		}
 	}
-	want, err := Source(entries)
-	if err != nil {
-		t.Fatal(err)
+}
+
+func TestReplaceNeedsItsDirective(t *testing.T) {
+	entries := []Entry{{"log", stock + "log"}}
+	if err := Replace(entries, "log:example.org/log"); err != nil || entries[0].Package != "example.org/log" {
+		t.Errorf("Replace: %v, entries %v", err, entries)
 	}
-	committed := filepath.Join(root, "build", "plugins", "zplugin.go")
-	got, err := os.ReadFile(committed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("build/plugins/zplugin.go is not what plugin.cfg generates: run `make generate` and commit the result")
+	for _, line := range []string{"file:example.org/file", "log"} {
+		if err := Replace(entries, line); err == nil || !strings.Contains(err.Error(), line) {
+			t.Errorf("Replace(%q): %v, want an error that names it", line, err)
+		}
 	}
 }
 

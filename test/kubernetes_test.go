@@ -105,14 +105,20 @@ func answerText(reply *dns.Msg) string {
 
 // httpOK returns an error unless url is answered with 200.
 func httpOK(url string) error {
+	_, err := httpGet(url)
+	return err
+}
+
+// httpGet returns what url is answered with, or an error unless that is with 200.
+func httpGet(url string) (string, error) {
 	response, err := http.Get(url)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %s: %s", url, response.Status, body)
 	}
-	return err
+	return string(body), err
 }

@@ -44,8 +44,14 @@ func startProcess(t testing.TB, role, dir string, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startBinary(t, self, role, dir, args...)
+}
+
+// startBinary starts any program as startProcess does a role.
+func startBinary(t testing.TB, program, role, dir string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, name: role, done: make(chan struct{})}
-	p.cmd = exec.Command(self, args...)
+	p.cmd = exec.Command(program, args...)
 	p.cmd.Dir = dir
 	p.cmd.Env = append(os.Environ(), roleEnv+"="+role)
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log

@@ -39,13 +39,23 @@ func startServer(t testing.TB, corefile string, args ...string) *server {
 // which the Corefile names.
 func startServerIn(t testing.TB, dir, corefile string, args ...string) *server {
 	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startServerOf(t, self, dir, corefile, args...)
+}
+
+// startServerOf is startServerIn with a program that is built otherwise.
+func startServerOf(t testing.TB, program, dir, corefile string, args ...string) *server {
+	t.Helper()
 	text, ports := withPorts(t, corefile)
 	path := filepath.Join(t.TempDir(), "Corefile")
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	s := &server{
-		process:  startProcess(t, "coredns", dir, append([]string{"-conf", path}, args...)...),
+		process:  startBinary(t, program, "coredns", dir, append([]string{"-conf", path}, args...)...),
 		corefile: path,
 		ports:    ports,
 	}
@@ -61,11 +71,11 @@ func startServerIn(t testing.TB, dir, corefile string, args ...string) *server {
 	return s
 }
 
-// aliveQuestion is one that CoreDNS answers (with REFUSED) before any plugin
-// sees it, so that asking it touches no upstream and no cache.
+// aliveQuestion is one that CoreDNS answers (with BADVERS) before any plugin sees
+// it, so that asking it touches no upstream and no cache.
 func aliveQuestion() *dns.Msg {
-	m := new(dns.Msg).SetQuestion("alive.test.", dns.TypeTXT)
-	m.Question[0].Qclass = dns.ClassCHAOS
+	m := new(dns.Msg).SetQuestion("alive.test.", dns.TypeTXT).SetEdns0(1232, false)
+	m.IsEdns0().SetVersion(1)
 	return m
 }
 

@@ -26,8 +26,9 @@ type model struct {
 	silent  bool // drops queries
 	deaf    bool // drops probes too
 	refuses bool
-	full    bool        // takes no connections: an error after a second
-	queries []time.Time // when each query, not probe, came
+	full    bool          // takes no connections: an error after a second
+	busy    time.Duration // asks to be left alone so long
+	queries []time.Time   // when each query, not probe, came
 }
 
 func (m *model) set(change func(*model)) {
@@ -56,8 +57,11 @@ func (m *model) Exchange(ctx context.Context, q transport.Query) (*dns.Msg, erro
 	if !probe {
 		m.queries = append(m.queries, time.Now())
 	}
-	rtt, drop, refuses, full := m.rtt, m.deaf || m.silent && !probe, m.refuses, m.full
+	rtt, drop, refuses, full, busy := m.rtt, m.deaf || m.silent && !probe, m.refuses, m.full, m.busy
 	m.mu.Unlock()
+	if busy > 0 && !probe {
+		return nil, transport.BusyError{Status: 429, After: busy}
+	}
 	if full {
 		rtt = time.Second
 	}
@@ -255,6 +259,30 @@ func TestAServerThatIsFullIsAskedUntilThereIsNoTime(t *testing.T) {
 		time.AfterFunc(2500*ms, func() { a.set(func(m *model) { m.full = false }) })
 		if addr, took := resolve(t, fw, "example.org."); addr != "192.0.2.1" || took > queryDeadline {
 			t.Errorf("answered by %q in %v, want once there is room", addr, took)
+		}
+	})
+}
+
+func TestWhoAsksToBeLeftAloneIs(t *testing.T) {
+	bubble(t, "policy sequential", func(t *testing.T, fw *Forwarder, a, b *model) {
+		a.set(func(m *model) { m.busy = 30 * time.Second })
+		began := time.Now()
+		for i := range 20 {
+			if addr, took := resolve(t, fw, fmt.Sprintf("n%d.example.org.", i)); addr != "192.0.2.2" || took != 2*ms {
+				t.Errorf("query %d: %q in %v", i, addr, took)
+			}
+			time.Sleep(time.Second)
+		}
+		if n := a.since(began); n != 1 {
+			t.Errorf("it was asked %d times, want once", n)
+		}
+		if n := countState(fw, "up"); n != 2 {
+			t.Errorf("%d upstreams are up, want both: it is only busy", n)
+		}
+		b.set(func(m *model) { m.refuses = true })
+		a.set(func(m *model) { m.busy = 0 })
+		if addr, _ := resolve(t, fw, "last.example.org."); addr != "192.0.2.1" {
+			t.Errorf("answered by %q, want by who is left", addr)
 		}
 	})
 }

@@ -207,10 +207,19 @@ func (f *Forwarder) groupFor(client string) *group {
 	return (*f.groups.Load())[client]
 }
 
-// pick returns the upstreams to ask. Those that are not up may want a probe now
-// that there is somebody who asks.
+// pick returns the upstreams to ask; those that asked to be left alone come last.
+// Those that are not up may want a probe now that there is somebody who asks.
 func (f *Forwarder) pick(now time.Time, g *group) []pool.Ticket {
 	tickets := g.Pick(now, make([]pool.Ticket, 0, len(f.To)))
+	slices.SortStableFunc(tickets, func(a, b pool.Ticket) int {
+		switch busyA, busyB := g.upstreams[a.ID].busy(now), g.upstreams[b.ID].busy(now); {
+		case busyA == busyB:
+			return 0
+		case busyA:
+			return 1
+		}
+		return -1
+	})
 	if len(tickets) > 0 && tickets[0].State != pool.Up {
 		f.registry.prober.wake()
 	}

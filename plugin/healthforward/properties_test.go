@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -289,6 +290,44 @@ func TestEveryAttemptHasASpan(t *testing.T) {
 	if len(peers) != 2 || peers[0] != a.Addr() || peers[1] != b.Addr() {
 		t.Errorf("spans for %v, want %s and %s", peers, a.Addr(), b.Addr())
 	}
+}
+
+func TestDebugShowsWhatIsNoReply(t *testing.T) {
+	var out lockedBuffer
+	clog.SetOutput(&out)
+	clog.D.Set()
+	defer clog.Discard()
+	defer clog.D.Clear()
+	up := dnsfake.New(t, func(r dnsfake.Request) dnsfake.Response {
+		response := dnsfake.Address("192.0.2.1")(r)
+		if forged, err := wrongQuestion(r).Msg.Pack(); err == nil {
+			response.Raw = [][]byte{forged}
+		}
+		return response
+	})
+	f := start(t, "healthforward . %s", up.Addr())
+	if reply, _, _ := ask(t, f, question("example.org.", dns.TypeA)); addressIn(reply) != "192.0.2.1" {
+		t.Fatalf("reply %v", reply)
+	}
+	waitFor(t, "the forged one is shown", func() bool { return strings.Contains(out.String(), "no reply to any query, from udp://"+up.Addr()) })
+}
+
+// lockedBuffer is a buffer that one goroutine reads while others write.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
 func TestOverlapWithForwardIsWarnedOf(t *testing.T) {

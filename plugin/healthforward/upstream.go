@@ -3,6 +3,7 @@ package healthforward
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -71,6 +72,7 @@ type upstream struct {
 	metrics upstreamMetrics
 
 	plainUntil atomic.Int64 // in Unix nanoseconds: no OPT before that
+	busyUntil  atomic.Int64 // likewise: it asked to be left alone (HTTP's Retry-After)
 	refs       int          // guarded by registry.mu
 }
 
@@ -139,6 +141,17 @@ func (u *upstream) exchange(ctx context.Context, q query, fresh bool) (*dns.Msg,
 	if fresh {
 		via = u.fresh
 	}
+	reply, err := u.exchangeVia(ctx, via, q)
+	if busy, ok := errors.AsType[transport.BusyError](err); ok {
+		u.busyUntil.Store(time.Now().Add(busy.After).UnixNano())
+	}
+	return reply, err
+}
+
+// busy reports whether the upstream asked to be left alone for a while.
+func (u *upstream) busy(now time.Time) bool { return now.UnixNano() < u.busyUntil.Load() }
+
+func (u *upstream) exchangeVia(ctx context.Context, via transport.Exchanger, q query) (*dns.Msg, error) {
 	if q.once || time.Now().UnixNano() < u.plainUntil.Load() {
 		return via.Exchange(ctx, q.plain)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"steadfast.internal/plugin/healthforward/internal/pool"
 
+	"github.com/coredns/coredns/plugin/pkg/rcode"
 	"github.com/miekg/dns"
 	ot "github.com/opentracing/opentracing-go"
 )
@@ -252,8 +253,10 @@ func (f *flight) try(t *try, repeat bool) result {
 	}
 	f.fw.registry.pool.End(t.ticket)
 	f.fw.registry.report(now, t.up, t.ticket, outcome)
-	if outcome == pool.Answered {
-		t.up.metrics.duration.Observe(now.Sub(t.ticket.Sent).Seconds())
+	if reply != nil {
+		took := now.Sub(t.ticket.Sent).Seconds()
+		t.up.metrics.duration.Observe(took)
+		proxyDuration.WithLabelValues(f.fw.name, t.up.addr, rcode.ToString(reply.Rcode)).Observe(took)
 	}
 	return result{reply: reply, grade: g, up: t.up, rank: t.ticket.Rank, wasUp: t.ticket.State == pool.Up, at: now}
 }

@@ -1,9 +1,12 @@
 package healthforward
 
 import (
+	"errors"
+
 	"steadfast.internal/plugin/healthforward/internal/pool"
 
 	"github.com/coredns/coredns/plugin"
+	_ "github.com/coredns/coredns/plugin/pkg/proxy" // see proxyDuration
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -60,6 +63,27 @@ var (
 		Help: "Counter of queries that no upstream answered, by reason.",
 	}, []string{"reason"})
 )
+
+// proxyDuration is the histogram that forward feeds, for dashboards that know it.
+// Its owner is imported so that it is there before we look for it.
+var proxyDuration = registered(prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	Namespace: plugin.Namespace, Subsystem: "proxy", Name: "request_duration_seconds",
+	Help:                        "Histogram of the time each request took.",
+	Buckets:                     plugin.TimeBuckets,
+	NativeHistogramBucketFactor: plugin.NativeHistogramBucketFactor,
+}, []string{"proxy_name", "to", "rcode"}))
+
+// registered returns the collector that is registered as c is, or c.
+func registered[C prometheus.Collector](c C) C {
+	err := prometheus.Register(c)
+	if there, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		return there.ExistingCollector.(C)
+	}
+	if err != nil {
+		panic(err) // another CoreDNS: the test of the metrics says so first
+	}
+	return c
+}
 
 // perUpstream are the vectors whose series go when their upstream does.
 var perUpstream = []interface {
@@ -118,5 +142,8 @@ func setState(u *upstream, s pool.State) {
 func forget(u *upstream) {
 	for _, vector := range perUpstream {
 		vector.DeletePartialMatch(prometheus.Labels{"to": u.addr, "proto": u.proto})
+	}
+	for _, directive := range directives {
+		proxyDuration.DeletePartialMatch(prometheus.Labels{"to": u.addr, "proxy_name": directive})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/opentracing/opentracing-go"
 	"github.com/opentracing/opentracing-go/mocktracer"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // chain starts several stanzas, each with the next behind it.
@@ -289,6 +291,20 @@ func TestEveryAttemptHasASpan(t *testing.T) {
 	}
 	if len(peers) != 2 || peers[0] != a.Addr() || peers[1] != b.Addr() {
 		t.Errorf("spans for %v, want %s and %s", peers, a.Addr(), b.Addr())
+	}
+}
+
+func TestAttemptsFeedTheHistogramOfForward(t *testing.T) {
+	up := dnsfake.New(t, dnsfake.Rcode(dns.RcodeNameError))
+	f := start(t, "healthforward . %s", up.Addr())
+	for range 3 {
+		ask(t, f, question("example.org.", dns.TypeA))
+	}
+	want := fmt.Sprintf(`coredns_proxy_request_duration_seconds_count{proxy_name="healthforward",rcode="NXDOMAIN",to=%q} 3`, up.Addr())
+	recorder := httptest.NewRecorder()
+	promhttp.Handler().ServeHTTP(recorder, httptest.NewRequest("GET", "/metrics", nil))
+	if text := recorder.Body.String(); !strings.Contains(text, want) {
+		t.Errorf("no %s", want)
 	}
 }
 

@@ -14,9 +14,15 @@ func init() {
 	dnsserver.EnableChaos[pluginName] = struct{}{} // as for forward: class CH is for the upstreams
 }
 
+// directives are the words that the plugin answers to.
+//
+//nolint:gochecknoglobals // Register adds to it while the program starts, nobody after that
+var directives []string
+
 // Register makes the plugin answer to a directive: its own, and in another flavour
 // of the program forward.
 func Register(directive string) {
+	directives = append(directives, directive)
 	plugin.Register(directive, func(c *caddy.Controller) error { return setup(c, directive) })
 }
 

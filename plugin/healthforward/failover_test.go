@@ -116,6 +116,20 @@ func resolve(t *testing.T, fw *Forwarder, name string) (string, time.Duration) {
 	return addressIn(reply), time.Since(began)
 }
 
+// staggered asks for n names, one each period whether those before are answered or
+// not, and tells of each answer when it comes.
+func staggered(t *testing.T, fw *Forwarder, n int, period time.Duration, answered func(i int, addr string)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			time.Sleep(time.Duration(i) * period)
+			addr, _ := resolve(t, fw, fmt.Sprintf("n%d.example.org.", i))
+			answered(i, addr)
+		})
+	}
+	wg.Wait()
+}
+
 func TestOnlyTheFirstQueryMeetsADeadUpstream(t *testing.T) {
 	bubble(t, "policy sequential", func(t *testing.T, fw *Forwarder, a, _ *model) {
 		a.set(func(m *model) { m.deaf = true })
@@ -149,18 +163,12 @@ func TestWhatIsInFlightIsSentElsewhereWhenItsUpstreamIsEjected(t *testing.T) {
 	bubble(t, "policy sequential\nhedge off", func(t *testing.T, fw *Forwarder, a, b *model) {
 		a.set(func(m *model) { m.deaf = true })
 		began := time.Now()
-		var wg sync.WaitGroup
-		for i := range 50 {
-			wg.Go(func() {
-				time.Sleep(time.Duration(i) * 5 * ms)
-				addr, _ := resolve(t, fw, fmt.Sprintf("n%d.example.org.", i))
-				// Suspect after 250 ms, two probes of 100 ms each, then the other's 2 ms.
-				if done := time.Since(began); addr != "192.0.2.2" || done > 452*ms {
-					t.Errorf("query %d: %q at %v, want an answer by 452ms", i, addr, done)
-				}
-			})
-		}
-		wg.Wait()
+		staggered(t, fw, 50, 5*ms, func(i int, addr string) {
+			// Suspect after 250 ms, two probes of 100 ms each, then the other's 2 ms.
+			if done := time.Since(began); addr != "192.0.2.2" || done > 452*ms {
+				t.Errorf("query %d: %q at %v, want an answer by 452ms", i, addr, done)
+			}
+		})
 		if n := b.since(began); n != 50 {
 			t.Errorf("%d queries re-sent for 50 in flight", n)
 		}
@@ -171,17 +179,11 @@ func TestSuspicionHedgesWhatIsInFlight(t *testing.T) {
 	bubble(t, "policy sequential", func(t *testing.T, fw *Forwarder, a, _ *model) {
 		a.set(func(m *model) { m.deaf = true })
 		began := time.Now()
-		var wg sync.WaitGroup
-		for i := range 20 {
-			wg.Go(func() {
-				time.Sleep(time.Duration(i) * 10 * ms)
-				addr, _ := resolve(t, fw, fmt.Sprintf("n%d.example.org.", i))
-				if done := time.Since(began); addr != "192.0.2.2" || done != 252*ms {
-					t.Errorf("query %d: %q at %v, want all at 252ms, with the first", i, addr, done)
-				}
-			})
-		}
-		wg.Wait()
+		staggered(t, fw, 20, 10*ms, func(i int, addr string) {
+			if done := time.Since(began); addr != "192.0.2.2" || done != 252*ms {
+				t.Errorf("query %d: %q at %v, want all at 252ms, with the first", i, addr, done)
+			}
+		})
 	})
 }
 

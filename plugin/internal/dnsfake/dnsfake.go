@@ -51,14 +51,21 @@ type Server struct {
 // UDP and TCP. It stops with the test.
 func New(tb testing.TB, handler Handler) *Server {
 	tb.Helper()
+	return NewAt(tb, "127.0.0.1", handler)
+}
+
+// NewAt is New on another address of loopback, such as ::1.
+func NewAt(tb testing.TB, ip string, handler Handler) *Server {
+	tb.Helper()
 	s := &Server{tb: tb, handler: handler}
+	var err error
 	for range 20 { // a port that is free over UDP may be taken over TCP
-		if err := s.listen("127.0.0.1:0"); err == nil {
+		if err = s.listen(net.JoinHostPort(ip, "0")); err == nil {
 			tb.Cleanup(s.Stop)
 			return s
 		}
 	}
-	tb.Fatal("dnsfake: no port is free over both UDP and TCP")
+	tb.Fatalf("dnsfake: no port is free over both UDP and TCP: %v", err)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -57,13 +58,13 @@ func newAuthority() *authority {
 	return &authority{must(x509.ParseCertificate(der)), key}
 }
 
-// issue returns a certificate for 127.0.0.1 and dns.example, changed by change.
+// issue returns a certificate for 127.0.0.1, ::1 and dns.example, changed by change.
 func (a *authority) issue(change func(*x509.Certificate)) tls.Certificate {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()),
 		NotBefore:    time.Now().Add(-time.Hour),
 		NotAfter:     time.Now().Add(time.Hour),
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 		DNSNames:     []string{"dns.example"},
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
@@ -87,6 +88,7 @@ func trusting() Options {
 // server is one upstream over one network.
 type server struct {
 	network string
+	ip      string // "" for 127.0.0.1
 	addr    string
 	tls     *tls.Config
 
@@ -105,7 +107,14 @@ func serve(tb testing.TB, network string, handler dnsfake.Handler) *server {
 // serveAs is serve with a certificate, and with TLS changed by change.
 func serveAs(tb testing.TB, network string, handler dnsfake.Handler, cert tls.Certificate, change func(*tls.Config)) *server {
 	tb.Helper()
-	s := &server{network: network, gone: make(chan struct{})}
+	s := &server{network: network}
+	s.start(tb, handler, cert, change)
+	return s
+}
+
+func (s *server) start(tb testing.TB, handler dnsfake.Handler, cert tls.Certificate, change func(*tls.Config)) {
+	tb.Helper()
+	s.gone = make(chan struct{})
 	s.tls = &tls.Config{
 		Certificates: []tls.Certificate{cert},
 		VerifyConnection: func(state tls.ConnectionState) error {
@@ -119,9 +128,9 @@ func serveAs(tb testing.TB, network string, handler dnsfake.Handler, cert tls.Ce
 	if change != nil {
 		change(s.tls)
 	}
-	switch network {
+	switch s.network {
 	case "udp", "tcp":
-		up := dnsfake.New(tb, handler)
+		up := dnsfake.NewAt(tb, s.host(), handler)
 		s.addr, s.stop = up.Addr(), up.Stop
 	case "tls":
 		s.serveTLS(handler)
@@ -131,14 +140,15 @@ func serveAs(tb testing.TB, network string, handler dnsfake.Handler, cert tls.Ce
 		s.serveQUIC(func(conn *quic.Conn, stream *quic.Stream) { answerQUIC(s, handler, conn, stream) })
 	}
 	tb.Cleanup(s.Stop)
-	return s
 }
 
 func (s *server) Stop() { s.stopOnce.Do(func() { close(s.gone); s.stop() }) }
 
-// listen opens a port of 127.0.0.1, and sets the address.
+func (s *server) host() string { return cmp.Or(s.ip, "127.0.0.1") }
+
+// listen opens a port of the host, and sets the address.
 func (s *server) listen() net.Listener {
-	l := must(net.Listen("tcp", "127.0.0.1:0"))
+	l := must(net.Listen("tcp", net.JoinHostPort(s.host(), "0")))
 	s.addr = l.Addr().String()
 	return l
 }
@@ -220,7 +230,7 @@ func dohHandler(s *server, handler dnsfake.Handler) http.HandlerFunc {
 func (s *server) serveQUIC(handle func(*quic.Conn, *quic.Stream)) {
 	config := s.tls.Clone()
 	config.NextProtos = []string{"doq"}
-	l := must(quic.ListenAddr("127.0.0.1:0", config, nil))
+	l := must(quic.ListenAddr(net.JoinHostPort(s.host(), "0"), config, nil))
 	s.addr = l.Addr().String()
 	var wg sync.WaitGroup
 	wg.Go(func() {

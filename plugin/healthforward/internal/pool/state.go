@@ -87,9 +87,6 @@ func (c Cause) String() string {
 	return fmt.Sprintf("cause(%d)", uint8(c))
 }
 
-// EjectionCauses lists the causes that a transition to Ejected can have.
-func EjectionCauses() []Cause { return []Cause{Silent, RefusedProbes, Losses} }
-
 // Transition says that a member changed its state. The pool never calls
 // anybody: it returns transitions, and the caller logs, counts and wakes.
 type Transition struct {

@@ -33,26 +33,30 @@ func classify(reply *dns.Msg, err error, failover []int) (pool.Outcome, grade) {
 	case reply.Rcode == dns.RcodeServerFailure && failedValidation(reply):
 		return pool.Answered, gradeFinal
 	case slices.Contains(failover, reply.Rcode):
-		return pool.Answered, gradeBad
+		return pool.Failed, gradeBad
 	case reply.Rcode == dns.RcodeNameError, reply.Rcode == dns.RcodeSuccess && len(reply.Answer) == 0 && !reply.Truncated:
 		return pool.Answered, gradeDenial
 	}
 	return pool.Answered, gradeFinal
 }
 
-// ours are the errors that say nothing of the upstream: we gave up, or this host
-// cannot send.
-var ours = []error{
-	context.Canceled, context.DeadlineExceeded,
+// given are the errors of an exchange that we gave up, which says nothing.
+var given = []error{context.Canceled, context.DeadlineExceeded}
+
+// noWay are the errors of a host that cannot get there, whoever is there.
+var noWay = []error{
 	syscall.ENETUNREACH, syscall.EADDRNOTAVAIL, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAFNOSUPPORT,
 }
 
-// theirs are the errors by which a server, or the way to it, refuses. EPERM and
-// ENOBUFS are a local firewall's and a full queue's: for this upstream, the same.
+// blocked are the errors of a host that lets nothing out: a firewall's rule, or a
+// full queue.
+var blocked = []error{syscall.EPERM, syscall.EACCES, syscall.ENOBUFS}
+
+// theirs are the errors by which a server, or the way to it, refuses.
 var theirs = []error{
 	transport.ErrNoConnection,
 	syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.EHOSTUNREACH, syscall.EHOSTDOWN,
-	syscall.ETIMEDOUT, syscall.EPERM, syscall.EACCES, syscall.ENOBUFS,
+	syscall.ETIMEDOUT,
 }
 
 // classifyError says what an error shows of the upstream. One that is asked too
@@ -60,11 +64,15 @@ var theirs = []error{
 // all. Any other HTTP status is a refusal, which a probe has to confirm.
 func classifyError(err error) pool.Outcome {
 	is := func(target error) bool { return errors.Is(err, target) }
-	if slices.ContainsFunc(ours, is) {
-		return pool.Abandoned
-	}
 	_, refused := errors.AsType[transport.StatusError](err)
-	if refused || slices.ContainsFunc(theirs, is) || transport.IsBrokenStream(err) {
+	switch {
+	case slices.ContainsFunc(given, is):
+		return pool.Abandoned
+	case slices.ContainsFunc(noWay, is):
+		return pool.Unreachable
+	case slices.ContainsFunc(blocked, is):
+		return pool.Blocked
+	case refused, slices.ContainsFunc(theirs, is), transport.IsBrokenStream(err):
 		return pool.Refused
 	}
 	return pool.Abandoned

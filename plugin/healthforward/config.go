@@ -38,9 +38,16 @@ type Config struct {
 	// ReadTimeout is how long one attempt may take before it counts as lost and
 	// another one is due. Default 1 s.
 	ReadTimeout time.Duration
-	// Hedge is how long to wait for one upstream before another is asked too.
-	// Default 250 ms. 0 is off: attempts follow each other.
-	Hedge time.Duration
+	// Race is how many upstreams are asked at once, under the policy race.
+	Race int
+	// Hedge is how long to wait for one upstream before another is asked too: the
+	// 95th percentile of its answers' latencies within 50 and 400 ms by default, and
+	// 250 ms before it is known.
+	Hedge pool.Hedge
+	// NoHedge asks no other one before an attempt is lost or its upstream ejected.
+	NoHedge bool
+	// Budget is what part of a packet each query earns for further ones. Default 0.2.
+	Budget float64
 	// Failover are the rcodes that are not delivered while another upstream may
 	// answer better. Default SERVFAIL, REFUSED and NOTIMP.
 	Failover []int
@@ -88,8 +95,13 @@ type way struct {
 // Numbers of the configuration.
 const (
 	defaultPolicy      = "random" // as in forward
+	policySequential   = "sequential"
+	maxRace            = 8 // times the load
 	defaultReadTimeout = time.Second
-	defaultHedge       = 250 * time.Millisecond // RFC 8305, section 5: the delay between connection attempts
+	defaultBudget      = 0.2                    // the load never exceeds 1.2× for long
+	hedgeMin           = 50 * time.Millisecond  // two or three hiccups of a scheduler, and half of what a person notices
+	hedgeMax           = 400 * time.Millisecond // an answer that comes later is better asked for twice
+	hedgeCold          = 250 * time.Millisecond // RFC 8305, section 5: the delay between connection attempts
 
 	// forwardExpire is the default of forward's expire, which its max_age must not
 	// be below.
@@ -105,7 +117,8 @@ func newConfig() Config {
 	return Config{
 		Policy:      defaultPolicy,
 		ReadTimeout: defaultReadTimeout,
-		Hedge:       defaultHedge,
+		Hedge:       pool.Hedge{Min: hedgeMin, Max: hedgeMax, Cold: hedgeCold},
+		Budget:      defaultBudget,
 		Failover:    []int{dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeNotImplemented},
 		Rules:       pool.DefaultRules(),
 		Way:         way{probeName: "."},
@@ -139,7 +152,7 @@ func (c *Config) properties(root string, seen map[string]bool) corefile.Table {
 		"max_idle_conns":                   once("max_idle_conns", corefile.Int(&c.Way.maxIdle, 0, math.MaxInt)),
 		"next":                             c.next,
 		"next_on_nodata":                   corefile.Flag(&c.NextOnNodata),
-		"policy":                           corefile.Enum(&c.Policy, pool.Policies()...),
+		"policy":                           c.policy,
 		"prefer_udp":                       corefile.Flag(&c.PreferUDP),
 		"read_timeout":                     corefile.Duration(&c.ReadTimeout, 1, forever),
 		"resolver":                         c.resolver,
@@ -289,12 +302,37 @@ func (c *Config) tlsServerName(args []string) error {
 	return nil
 }
 
+// hedge reads a delay, or the bounds of a learned one.
 func (c *Config) hedge(args []string) error {
 	if len(args) == 1 && args[0] == "off" {
-		c.Hedge = 0
+		c.NoHedge = true // who does not hedge becomes suspicious all the same
 		return nil
 	}
-	return corefile.Duration(&c.Hedge, 10*time.Millisecond, 2*time.Second)(args)
+	if len(args) == 0 || len(args) > 2 {
+		return fmt.Errorf("wants one or two durations, or off; got %d arguments", len(args))
+	}
+	var bounds [2]time.Duration
+	for i := range bounds {
+		if err := corefile.Duration(&bounds[i], 10*time.Millisecond, 2*time.Second)(args[min(i, len(args)-1):][:1]); err != nil {
+			return err
+		}
+	}
+	if bounds[1] < bounds[0] {
+		return fmt.Errorf("%s is more than %s", args[0], args[1])
+	}
+	c.NoHedge = false
+	c.Hedge.Min, c.Hedge.Max = bounds[0], bounds[1]
+	return nil
+}
+
+// policy reads NAME, or race NUMBER.
+func (c *Config) policy(args []string) error {
+	c.Race = 0
+	if len(args) > 0 && args[0] == "race" {
+		c.Policy = args[0]
+		return corefile.Int(&c.Race, 2, maxRace)(args[1:])
+	}
+	return corefile.Enum(&c.Policy, pool.Policies()...)(args)
 }
 
 func (c *Config) hold(args []string) error {

@@ -72,7 +72,8 @@ func TestParse(t *testing.T) {
 			tls_servername dns.example
 		}`, func(c *Config) {
 			c.Policy, c.Except = "sequential", []string{"a.example.", "b.example.", "10.in-addr.arpa."}
-			c.ReadTimeout, c.Hedge, c.MaxConcurrent, c.MaxAttempts = 3*time.Second, 75*time.Millisecond, 1000, 7
+			c.ReadTimeout, c.MaxConcurrent, c.MaxAttempts = 3*time.Second, 1000, 7
+			c.Hedge.Min, c.Hedge.Max = 75*time.Millisecond, 75*time.Millisecond
 			c.Failover = []int{dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeNotImplemented}
 			c.NextRcodes, c.NextOnNodata = []int{dns.RcodeNameError, dns.RcodeServerFailure}, true
 			c.Rules.Fall, c.Rules.Rise, c.Rules.Hold, c.Rules.HoldMax = 3, 4, 10*time.Minute, 10*time.Minute
@@ -85,8 +86,12 @@ func TestParse(t *testing.T) {
 			}
 		}},
 		"words that turn things off": {"healthforward . 192.0.2.1 {\n hedge off\n failover none\n max_fails 0\n hold 0s\n}", func(c *Config) {
-			c.Hedge, c.Failover, c.Rules.Fall, c.Rules.Hold = 0, nil, 0, 0
+			c.NoHedge, c.Failover, c.Rules.Fall, c.Rules.Hold = true, nil, 0, 0
 		}},
+		"a learned delay within bounds": {"healthforward . 192.0.2.1 {\n hedge off\n hedge 20ms 1s\n}", func(c *Config) {
+			c.Hedge.Min, c.Hedge.Max = 20*time.Millisecond, time.Second
+		}},
+		"a race": {"healthforward . 192.0.2.1 {\n policy race 2\n}", func(c *Config) { c.Policy, c.Race = "race", 2 }},
 		"zeros that mean no limit": {"healthforward . 192.0.2.1 {\n max_age 0s\n max_idle_conns 0\n expire 0s\n max_connect_attempts 0\n}", func(c *Config) {
 			c.Way.maxAge, c.Way.maxIdle, c.Way.expire = forever, math.MaxInt, 1
 		}},
@@ -204,7 +209,10 @@ func TestErrorsNameWhatIsWrong(t *testing.T) {
 		"healthforward . tls://192.0.2.1%a.example {\n tls_servername b.example\n}":  {"TO", "192.0.2.1%a.example", "tls_servername", "b.example"},
 		"healthforward . quic://192.0.2.1%a.example {\n tls_servername b.example\n}": {"TO", "192.0.2.1%a.example", "tls_servername", "b.example"},
 		block("polici random"):                       {"polici", "policy"},
-		block("policy fastest"):                      {"policy", "fastest", "random, round_robin, sequential"},
+		block("policy best"):                         {"policy", "best", "fastest, hash, p2c, race, random, round_robin, sequential"},
+		block("policy race"):                         {"policy", "one argument", "0"},
+		block("policy race 1"):                       {"policy", "1", "2"},
+		block("policy race 9"):                       {"policy", "9", "8"},
 		block("policy"):                              {"policy", "one argument", "0"},
 		block("policy random random"):                {"policy", "one argument", "2"},
 		block("except"):                              {"except"},
@@ -253,6 +261,10 @@ func TestErrorsNameWhatIsWrong(t *testing.T) {
 		block("hedge 9ms"):                           {"hedge", "9ms", "10ms"},
 		block("hedge 3s"):                            {"hedge", "3s", "2s"},
 		block("hedge on"):                            {"hedge", "on"},
+		block("hedge"):                               {"hedge", "durations", "0"},
+		block("hedge 1s 20ms"):                       {"hedge", "1s", "20ms"},
+		block("hedge 20ms 3s"):                       {"hedge", "3s", "2s"},
+		block("hedge 20ms 1s 2s"):                    {"hedge", "3 arguments"},
 		block("max_concurrent -5"):                   {"max_concurrent", "-5", "0"},
 		block("hold 5s {\n x\n }"):                   {"hold", "{"},
 	} {
@@ -282,7 +294,7 @@ func FuzzBlock(f *testing.F) {
 			return
 		}
 		for _, c := range configs {
-			if c.From == "" || len(c.To) == 0 || c.Rules.Rise < 1 || c.Rules.Fall < 0 || c.ReadTimeout < 1 || c.Hedge < 0 {
+			if c.From == "" || len(c.To) == 0 || c.Rules.Rise < 1 || c.Rules.Fall < 0 || c.ReadTimeout < 1 || c.Hedge.Min > c.Hedge.Max {
 				t.Errorf("accepted %+v", c)
 			}
 		}

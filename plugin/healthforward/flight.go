@@ -2,6 +2,7 @@ package healthforward
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,9 +29,6 @@ const (
 	// attempt's time-out: it helps against loss only, and doubles the load of one
 	// that is merely slow.
 	repeatCost = 5
-	// outpacedAfter is the least time after which an attempt is lost that a peer's
-	// answer has outrun.
-	outpacedAfter = 250 * time.Millisecond
 	// maxLag: a timer that fires so late was held up by ourselves, and proves nothing.
 	maxLag = 50 * time.Millisecond
 )
@@ -41,6 +39,7 @@ type result struct {
 	grade grade
 	up    *upstream
 	rank  int
+	tier  int
 	wasUp bool // when it was asked
 	at    time.Time
 }
@@ -52,6 +51,8 @@ type flight struct {
 	fw       *Forwarder
 	group    *group
 	query    query
+	about    pool.Query
+	began    time.Time
 	deadline time.Time
 	nudges   chan nudge
 
@@ -66,6 +67,8 @@ type flight struct {
 	mu    sync.Mutex
 	tries []*try
 	back  pool.ID // the upstream that came back, for reason returned
+
+	inDoubt int // the rank of the one who has not said yet what a later one denies, for reason doubted
 }
 
 // try is one attempt at a query.
@@ -81,17 +84,21 @@ type try struct {
 	// Guarded by flight.mu.
 	reply   *dns.Msg
 	endedAt time.Time
+	failed  bool // the reply has a failing rcode
+	outdone bool // a peer has answered well
 }
 
-func newFlight(fw *Forwarder, g *group, q query, now time.Time) *flight {
+func newFlight(fw *Forwarder, g *group, q query, about pool.Query, now time.Time) *flight {
 	f := &flight{
 		fw:       fw,
 		group:    g,
 		query:    q,
+		about:    about,
+		began:    now,
 		deadline: now.Add(max(queryDeadline, fw.ReadTimeout)),
 		nudges:   make(chan nudge, 8),
 	}
-	f.tickets = fw.pick(now, g)
+	f.tickets = fw.pick(now, g, about)
 	f.parked = len(f.tickets) > 0 && f.tickets[0].State == pool.Ejected
 	return f
 }
@@ -106,6 +113,10 @@ func (f *flight) run(ctx context.Context) (result, bool) {
 		settle: f.settle,
 		nudges: f.nudges,
 		spawn:  f.fw.attempts.Go,
+		width:  f.fw.Race,
+	}
+	if f.lowerTier() {
+		r.openAt = f.began.Add(tierHold)
 	}
 	won, ok := r.run(ctx)
 	f.leave(won, ok)
@@ -118,7 +129,7 @@ func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[re
 	if limit := f.fw.MaxAttempts; limit > 0 && len(f.tries) >= limit {
 		return attempt[result]{}, false
 	}
-	if why != ejected && why != returned && f.out() >= maxOut {
+	if why != first && why != ejected && why != returned && why != doubted && f.out() >= maxOut {
 		return attempt[result]{}, false
 	}
 	ticket, repeat, ok := f.nextTicket(why, pending)
@@ -128,7 +139,9 @@ func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[re
 	cost, ok := f.cost(why, pending, repeat)
 	if !ok || cost > 0 && !f.group.Spend(ticket.Sent, cost) {
 		f.fw.registry.pool.End(ticket)
-		f.next-- // not asked yet
+		if why != returned && why != doubted {
+			f.next-- // not asked yet
+		}
 		if ok {
 			hedgesDeniedTotal.Inc()
 		}
@@ -162,31 +175,44 @@ func (f *flight) out() int {
 // nextTicket returns the started ticket of the next upstream; repeat says that it
 // has been asked before.
 func (f *flight) nextTicket(why reason, pending int) (ticket pool.Ticket, repeat, ok bool) {
-	p := f.fw.registry.pool
-	if why == returned {
-		for _, t := range f.tickets {
-			if t.ID == f.back {
-				ticket, ok = f.started(p.Start(time.Now(), t))
-				return ticket, true, ok
-			}
-		}
-		return ticket, true, false
+	switch why {
+	case returned:
+		return f.startOne(func(t pool.Ticket) bool { return t.ID == f.back })
+	case doubted:
+		return f.startOne(func(t pool.Ticket) bool { return t.Rank == f.inDoubt })
 	}
+	p := f.fw.registry.pool
 	for {
-		for f.next < len(f.tickets) && f.mayAsk(f.round, why, pending) {
+		for f.next < len(f.tickets) && f.tierOpen(f.tickets[f.next]) && f.mayAsk(f.round, why, pending) {
 			t := f.tickets[f.next]
 			f.next++
 			if ticket, ok = f.started(p.Start(time.Now(), t)); ok {
-				return ticket, f.round > 0, true
+				return ticket, f.asked(ticket.ID), true
 			}
 		}
-		if f.next < len(f.tickets) || len(f.tickets) == 0 || !f.mayAsk(f.round+1, why, pending) {
+		more := f.next < len(f.tickets) && f.tierOpen(f.tickets[f.next])
+		if more || len(f.tickets) == 0 || !f.mayAsk(f.round+1, why, pending) {
 			return ticket, f.round > 0, false
 		}
 		f.round++
 		f.next = 0
-		f.tickets = f.group.PickAgain(f.tickets[:0]) // as they stand now
+		f.tickets = f.group.PickAgain(time.Now(), f.about, f.tickets[:0]) // as they stand now
 	}
+}
+
+// startOne starts the ticket that is meant, once more.
+func (f *flight) startOne(meant func(pool.Ticket) bool) (ticket pool.Ticket, repeat, ok bool) {
+	i := slices.IndexFunc(f.tickets, meant)
+	if i < 0 {
+		return ticket, true, false
+	}
+	ticket, ok = f.started(f.fw.registry.pool.Start(time.Now(), f.tickets[i]))
+	return ticket, true, ok
+}
+
+// asked reports whether the upstream has been asked before.
+func (f *flight) asked(id pool.ID) bool {
+	return slices.ContainsFunc(f.tries, func(t *try) bool { return t.ticket.ID == id })
 }
 
 // mayAsk reports whether upstreams may be asked in that round: again for a late
@@ -218,14 +244,14 @@ func (f *flight) started(t pool.Ticket, s pool.Start) (pool.Ticket, bool) {
 // none is to be made. Free is what rescues a query for the first time.
 func (f *flight) cost(why reason, pending int, repeat bool) (tokens int, ok bool) {
 	switch {
-	case pending == 0, why == ejected, why == returned:
+	case pending == 0, why == first, why == ejected, why == returned:
 		return 0, true
-	case (why == overdue || why == suspected) && f.fw.Hedge == 0:
+	case (why == overdue || why == suspected) && f.fw.NoHedge:
 		return 0, false
-	case why == overdue && repeat:
-		return repeatCost, true
 	case why == expired && len(f.tries) == 1 && !f.parked:
 		return 0, true
+	case (why == overdue || why == expired) && repeat:
+		return repeatCost, true
 	case why == failed && !f.spared:
 		f.spared = true
 		return 0, true
@@ -243,7 +269,8 @@ func (f *flight) try(t *try, repeat bool) result {
 		outcome = pool.LostToPeer
 	}
 	f.mu.Lock()
-	t.reply, t.endedAt = reply, now
+	t.reply, t.endedAt, t.failed = reply, now, g == gradeBad
+	outdone := t.failed && t.outdone
 	f.mu.Unlock()
 	t.ended.Store(true)
 	if t.span != nil {
@@ -251,12 +278,15 @@ func (f *flight) try(t *try, repeat bool) result {
 	}
 	f.fw.registry.pool.End(t.ticket)
 	f.fw.registry.report(now, t.up, t.ticket, outcome)
+	if outdone {
+		f.fw.registry.report(now, t.up, t.ticket, pool.Outdone)
+	}
 	if reply != nil {
 		took := now.Sub(t.ticket.Sent).Seconds()
 		t.up.metrics.duration.Observe(took)
 		proxyDuration.WithLabelValues(f.fw.name, t.up.addr, rcode.ToString(reply.Rcode)).Observe(took)
 	}
-	return result{reply: reply, grade: g, up: t.up, rank: t.ticket.Rank, wasUp: t.ticket.State == pool.Up, at: now}
+	return result{reply: reply, grade: g, up: t.up, rank: t.ticket.Rank, tier: t.ticket.Tier, wasUp: t.ticket.State == pool.Up, at: now}
 }
 
 // late reports that attempt i was not over in time, unless we come late ourselves.
@@ -273,9 +303,13 @@ func (f *flight) late(i int, why reason, due time.Time) {
 	f.fw.registry.report(now, t.up, t.ticket, outcome)
 }
 
-// leave gives those who lost the time to show whether they are merely slower.
+// leave gives those who lost the time to show whether they are merely slower, and
+// tells of those who failed what another one has answered well.
 func (f *flight) leave(won result, ok bool) {
 	for _, t := range f.tries {
+		if f.outdoes(won, ok, t) {
+			f.fw.registry.report(time.Now(), t.up, t.ticket, pool.Outdone)
+		}
 		if t.ended.Load() {
 			continue
 		}
@@ -284,9 +318,28 @@ func (f *flight) leave(won result, ok bool) {
 			continue
 		}
 		t.outpaced.Store(true)
-		linger := max(4*t.ticket.Patience, outpacedAfter)
-		time.AfterFunc(time.Until(t.ticket.Sent.Add(linger)), t.cancel)
+		time.AfterFunc(time.Until(t.ticket.Sent.Add(t.ticket.Linger)), t.cancel)
 	}
+}
+
+// outdoes notes that the winner has answered well what t's upstream is asked too, and
+// reports whether that one has failed it already. Under a ranking of views they are
+// not asked the same: a server that refuses all names but its own is the first choice
+// for these.
+func (f *flight) outdoes(won result, ok bool, t *try) bool {
+	if !ok || f.ranked() || won.up == t.up || won.tier != t.ticket.Tier || !answeredWell(won) {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t.outdone = true
+	return t.failed
+}
+
+// answeredWell reports whether the reply is one that another upstream's failure can be
+// held against: a failed validation is final, but nothing to be proud of.
+func answeredWell(r result) bool {
+	return r.grade >= gradeDenial && r.reply.Rcode != dns.RcodeServerFailure
 }
 
 // sent returns the attempts so far.

@@ -107,9 +107,10 @@ func (f *Forwarder) passesOn(reply *dns.Msg) bool {
 // there is none. What is returned without an error is not kept by cache: a short
 // outage must not be stretched for the names that were asked in it. See DESIGN.md, D9.
 func (f *Forwarder) resolve(ctx context.Context, state request.Request, q query) (result, int, error) {
-	answer, full := f.answer(ctx, state, f.groupFor(state.Proto()), q)
+	about := pool.NewQuery(state.Name())
+	answer, full := f.answer(ctx, state, f.groupFor(state.Proto()), q, about)
 	if f.PreferUDP && !f.ForceTCP && answer.reply != nil && answer.reply.Truncated {
-		if whole, _ := f.answer(ctx, state, (*f.groups.Load())[protoTCP], q); whole.reply != nil {
+		if whole, _ := f.answer(ctx, state, (*f.groups.Load())[protoTCP], q, about); whole.reply != nil {
 			answer = whole
 		}
 	}
@@ -130,18 +131,21 @@ func (f *Forwarder) resolve(ctx context.Context, state request.Request, q query)
 
 // answer asks the group. full says that there is no answer because too many
 // queries wait on every upstream.
-func (f *Forwarder) answer(ctx context.Context, state request.Request, g *group, q query) (answer result, full bool) {
+func (f *Forwarder) answer(ctx context.Context, state request.Request, g *group, q query, about pool.Query) (answer result, full bool) {
 	if q.once {
-		return f.exchangeOnce(ctx, state, g, q)
+		return f.exchangeOnce(ctx, state, g, q, about)
 	}
 	now := time.Now()
-	flight := newFlight(f, g, q, now)
+	flight := newFlight(f, g, q, about, now)
 	if flight.parked && f.Failfast && !f.canary.takes(now) {
 		return answer, false
 	}
 	f.enter(flight)
 	defer f.exit(flight)
-	answer, _ = flight.run(ctx)
+	answer, ok := flight.run(ctx)
+	if ok && answeredWell(answer) {
+		f.shadow(g, q, about)
+	}
 	if len(f.taps) > 0 {
 		for _, s := range flight.sent() {
 			f.tapAttempt(ctx, state, s)
@@ -167,12 +171,12 @@ func (c *canary) takes(now time.Time) bool {
 // exchangeOnce sends q to the first upstream that takes it. Only one that refused
 // it outright, and so has not seen it, is followed by the next. What comes of it
 // says nothing of the upstream: such queries are not like others.
-func (f *Forwarder) exchangeOnce(ctx context.Context, state request.Request, g *group, q query) (answer result, full bool) {
+func (f *Forwarder) exchangeOnce(ctx context.Context, state request.Request, g *group, q query, about pool.Query) (answer result, full bool) {
 	now := time.Now()
 	ctx, cancel := context.WithDeadline(ctx, now.Add(max(queryDeadline, f.ReadTimeout)))
 	defer cancel()
 	flight := flight{fw: f, group: g}
-	for _, picked := range f.pick(now, g) {
+	for _, picked := range f.pick(now, g, about) {
 		ticket, ok := flight.started(f.registry.pool.Start(now, picked))
 		if !ok {
 			continue
@@ -196,6 +200,29 @@ func (f *Forwarder) exchangeOnce(ctx context.Context, state request.Request, g *
 	return answer, flight.full
 }
 
+// shadow sends a copy of a query that was answered to an upstream that has to show
+// that it answers well too. Nobody waits for what comes of it.
+func (f *Forwarder) shadow(g *group, q query, about pool.Query) {
+	t, ok := g.Shadow(time.Now(), about)
+	if !ok {
+		return
+	}
+	up := g.upstreams[t.ID]
+	f.attempts.Go(func() {
+		ctx, cancel := context.WithDeadline(context.Background(), t.Sent.Add(t.Timeout))
+		defer cancel()
+		reply, err := up.exchange(ctx, q, false)
+		now := time.Now()
+		outcome, _ := classify(reply, err, f.Failover)
+		if late := now.Sub(t.Sent) - t.Timeout; err != nil && ctx.Err() != nil && late < maxLag {
+			outcome = pool.Lost
+		}
+		f.registry.pool.End(t)
+		up.metrics.shadows[outcome].Inc()
+		f.registry.report(now, up, t, outcome)
+	})
+}
+
 // groupFor returns the upstreams for queries that came over the client's transport.
 func (f *Forwarder) groupFor(client string) *group {
 	switch {
@@ -209,11 +236,11 @@ func (f *Forwarder) groupFor(client string) *group {
 
 // pick returns the upstreams to ask; those that asked to be left alone come last.
 // Those that are not up may want a probe now that there is somebody who asks.
-func (f *Forwarder) pick(now time.Time, g *group) []pool.Ticket {
-	tickets := g.Pick(now, make([]pool.Ticket, 0, len(f.To)))
+func (f *Forwarder) pick(now time.Time, g *group, about pool.Query) []pool.Ticket {
+	tickets := g.Pick(now, about, make([]pool.Ticket, 0, len(f.To)))
 	slices.SortStableFunc(tickets, func(a, b pool.Ticket) int {
 		switch busyA, busyB := g.upstreams[a.ID].busy(now), g.upstreams[b.ID].busy(now); {
-		case busyA == busyB:
+		case busyA == busyB, a.Tier != b.Tier:
 			return 0
 		case busyA:
 			return 1

@@ -17,12 +17,15 @@ const (
 	suspected        // one that is under way is less likely to end than it was
 	ejected          // one that is under way will hardly end
 	returned         // one that had been given up can be made again
+	doubted          // what is in hand is doubtful until another one has said the same
+	opened           // more may be asked by now
 )
 
 // reasons maps each reason to its word for metrics.
 var reasons = [...]string{
 	first: "first", overdue: "overdue", expired: "expired", failed: "failed",
 	suspected: "suspected", ejected: "ejected", returned: "returned",
+	doubted: "doubted", opened: "opened",
 }
 
 // String returns the word for metrics.
@@ -62,6 +65,11 @@ type race[T any] struct {
 	nudges <-chan nudge
 	// spawn runs a function in a goroutine.
 	spawn func(func())
+	// width is how many attempts to begin with. 0 is one.
+	width int
+	// openAt is when another attempt is to be made if nothing has settled it; zero:
+	// there is no such time.
+	openAt time.Time
 }
 
 // lane is the course of one attempt.
@@ -85,6 +93,9 @@ func (r *race[T]) run(ctx context.Context) (won T, ok bool) {
 	if !course.start(first, -1) {
 		return won, false
 	}
+	for range r.width - 1 {
+		course.start(first, -1)
+	}
 	timer := time.NewTimer(time.Until(course.nextDue()))
 	defer timer.Stop()
 	for {
@@ -107,8 +118,12 @@ func (r *race[T]) run(ctx context.Context) (won T, ok bool) {
 				course.start(n.why, n.about)
 			}
 		case <-timer.C:
+			doubtful := !course.heldUntil.IsZero() && !course.heldUntil.After(time.Now())
 			if won, ok = course.settle(false); ok {
 				return won, true
+			}
+			if doubtful {
+				course.start(doubted, -1)
 			}
 			course.tick(time.Now())
 		case <-ctx.Done():
@@ -166,6 +181,10 @@ func (c *course[T]) settle(over bool) (won T, ok bool) {
 
 // tick reports what is due by now and starts what follows from it.
 func (c *course[T]) tick(now time.Time) {
+	if !c.openAt.IsZero() && !c.openAt.After(now) {
+		c.openAt = time.Time{}
+		c.start(opened, -1)
+	}
 	for i := range c.lanes {
 		if c.due(i, now, func(l *lane) *time.Time { return &l.overdueAt }, overdue) && i == len(c.lanes)-1 {
 			c.start(overdue, i)
@@ -197,6 +216,7 @@ func (c *course[T]) nextDue() time.Time {
 		}
 	}
 	earlier(c.heldUntil)
+	earlier(c.openAt)
 	for _, l := range c.lanes {
 		if l.pending {
 			earlier(l.overdueAt)

@@ -48,6 +48,16 @@ var (
 		Help: "Counter of messages from the upstream that were no reply to any query: forged, broken or far too late.",
 	}, []string{"to", "proto"})
 
+	wouldEjectTotal = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "would_eject_total",
+		Help: "Counter of times that the rules would eject the upstream, whether they are enforced or not, by cause.",
+	}, []string{"to", "proto", "cause"})
+
+	shadowsTotal = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "shadows_total",
+		Help: "Counter of copies of queries by which the upstream was tested, by outcome.",
+	}, []string{"to", "proto", "outcome"})
+
 	probesTotal = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "probes_total",
 		Help: "Counter of probes, by outcome.",
@@ -88,16 +98,20 @@ func registered[C prometheus.Collector](c C) C {
 // perUpstream are the vectors whose series go when their upstream does.
 var perUpstream = []interface {
 	DeletePartialMatch(prometheus.Labels) int
-}{upstreamState, transitionsTotal, attemptsTotal, attemptDuration, attemptFailuresTotal, mismatchesTotal, probesTotal}
+}{upstreamState, transitionsTotal, attemptsTotal, attemptDuration, attemptFailuresTotal, mismatchesTotal, probesTotal, shadowsTotal, wouldEjectTotal}
 
 // outcomes maps each outcome to its word for metrics.
 var outcomes = [...]string{
-	pool.Abandoned:  "abandoned",
-	pool.Answered:   "answered",
-	pool.Late:       "late",
-	pool.Lost:       "lost",
-	pool.LostToPeer: "lost_to_peer",
-	pool.Refused:    "refused",
+	pool.Abandoned:   "abandoned",
+	pool.Answered:    "answered",
+	pool.Failed:      "failed",
+	pool.Outdone:     "outdone",
+	pool.Late:        "late",
+	pool.Lost:        "lost",
+	pool.LostToPeer:  "lost_to_peer",
+	pool.Refused:     "refused",
+	pool.Blocked:     "blocked",
+	pool.Unreachable: "unreachable",
 }
 
 // upstreamMetrics are the series of an upstream, looked up once: that is cheaper,
@@ -106,6 +120,7 @@ type upstreamMetrics struct {
 	attempts   [len(reasons)]prometheus.Counter
 	failures   [len(outcomes)]prometheus.Counter
 	probes     [len(outcomes)]prometheus.Counter
+	shadows    [len(outcomes)]prometheus.Counter
 	duration   prometheus.Observer
 	mismatches prometheus.Counter
 }
@@ -120,6 +135,7 @@ func newUpstreamMetrics(addr, proto string) upstreamMetrics {
 	}
 	for outcome, word := range outcomes {
 		m.probes[outcome] = probesTotal.WithLabelValues(addr, proto, word)
+		m.shadows[outcome] = shadowsTotal.WithLabelValues(addr, proto, word)
 		if o := pool.Outcome(outcome); o != pool.Answered && o != pool.Abandoned {
 			m.failures[outcome] = attemptFailuresTotal.WithLabelValues(addr, proto, word)
 		}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"steadfast.internal/plugin/healthforward/internal/pool"
+
+	"github.com/miekg/dns"
 )
 
 // probePatience is how long the answer to a probe is waited for at most. It may be
@@ -62,7 +64,9 @@ func (p *prober) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		ticket, at, due := p.registry.pool.NextProbe(time.Now())
+		now := time.Now()
+		p.registry.settle(now)
+		ticket, at, due := p.registry.pool.NextProbe(now)
 		if due {
 			probes.Go(func() { p.probe(ctx, ticket) })
 			continue
@@ -90,43 +94,55 @@ func (p *prober) probe(ctx context.Context, t pool.Ticket) {
 	if u == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(probePatience, t.Timeout))
+	ctx, cancel := context.WithTimeout(ctx, max(probePatience, t.Timeout)+grace+maxLag) // the verdict comes first
 	defer cancel()
-	ended := make(chan error, 1)
+	ended := make(chan pool.Outcome, 1)
 	go func() {
-		_, err := u.exchange(ctx, u.probe, true)
-		ended <- err
+		reply, err := u.exchange(ctx, u.probe, true)
+		outcome, _ := classify(reply, err, badProbeRcodes)
+		ended <- outcome
 	}()
-
-	timer := time.NewTimer(t.Timeout)
-	defer timer.Stop()
-	select {
-	case err := <-ended:
-		p.report(u, t, probeOutcome(err))
-		return
-	case <-timer.C:
-	}
-	outcome := pool.Lost
-	if time.Since(t.Sent) > t.Timeout+maxLag {
-		outcome = pool.Abandoned // we were held up ourselves
-	}
+	outcome, verdict := inTime(ended, t.Sent.Add(t.Timeout))
 	p.report(u, t, outcome)
-	if err := <-ended; err == nil {
-		p.report(u, t, pool.Answered)
+	if verdict {
+		return
+	}
+	if late := <-ended; late == pool.Answered || late == pool.Failed {
+		p.report(u, t, late)
 	}
 }
 
-// probeOutcome says what the end of a probe shows: any reply is a sign of life.
-func probeOutcome(err error) pool.Outcome {
-	if err == nil {
-		return pool.Answered
+// badProbeRcodes are the rcodes that do not bring back who was ejected for rcodes: to
+// all others any reply is a sign of life. They are the default of failover.
+var badProbeRcodes = []int{dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeNotImplemented}
+
+// grace is how long we look once more after a time-out. When a process goes on that
+// was held up, by its CPU quota for one, timers come before what has arrived meanwhile.
+const grace = 10 * time.Millisecond
+
+// inTime returns what came until then. Without it the probe is lost, and came is
+// false; or given up, if it was us who were late.
+func inTime(ended <-chan pool.Outcome, until time.Time) (outcome pool.Outcome, came bool) {
+	for range 2 {
+		timer := time.NewTimer(time.Until(until))
+		select {
+		case outcome := <-ended:
+			timer.Stop()
+			return outcome, true
+		case <-timer.C:
+		}
+		now := time.Now()
+		if now.Sub(until) > maxLag {
+			return pool.Abandoned, false
+		}
+		until = now.Add(grace)
 	}
-	return classifyError(err)
+	return pool.Lost, false
 }
 
 func (p *prober) report(u *upstream, t pool.Ticket, o pool.Outcome) {
 	u.metrics.probes[o].Inc()
-	if tr, changed := p.registry.pool.Report(time.Now(), t, o); changed {
+	if tr, said := p.registry.pool.Report(time.Now(), t, o); said {
 		p.registry.announce(u, tr)
 	}
 	p.wake()

@@ -205,12 +205,9 @@ func (r *registry) connect(now time.Time, f *Forwarder) error {
 			g.upstreams[u.id] = u
 			ids = append(ids, u.id)
 		}
-		hedge := f.Hedge
-		if hedge == 0 {
-			hedge = defaultHedge // who does not hedge becomes suspicious all the same
-		}
 		var err error
-		if g.Group, err = r.pool.Group(f.Policy, hedge, ids); err != nil {
+		plan := pool.Plan{Tiers: [][]pool.ID{ids}, Policy: f.Policy, Hedge: f.Hedge, Budget: f.Budget}
+		if g.Group, err = r.pool.Group(plan); err != nil {
 			r.disconnect(made)
 			return err
 		}
@@ -315,8 +312,24 @@ func (r *registry) report(now time.Time, u *upstream, t pool.Ticket, o pool.Outc
 	if failed := u.metrics.failures[o]; failed != nil {
 		failed.Inc()
 	}
-	if tr, changed := r.pool.Report(now, t, o); changed {
+	if tr, said := r.pool.Report(now, t, o); said {
 		r.announce(u, tr)
+	}
+}
+
+// settle announces what follows from time alone.
+func (r *registry) settle(now time.Time) {
+	for {
+		tr, said := r.pool.Settle(now)
+		if !said {
+			return
+		}
+		r.mu.Lock()
+		u := r.byID[tr.ID]
+		r.mu.Unlock()
+		if u != nil {
+			r.announce(u, tr)
+		}
 	}
 }
 
@@ -324,15 +337,24 @@ func (r *registry) report(now time.Time, u *upstream, t pool.Ticket, o pool.Outc
 // that wait.
 func (r *registry) announce(u *upstream, tr pool.Transition) {
 	logTransition(tr)
-	if tr.To == pool.Ejected {
+	if tr.Renew || tr.To == pool.Ejected && tr.From != pool.Ejected {
 		u.flush()
 	}
 	r.prober.wake()
 
 	r.mu.Lock()
 	if r.byID[u.id] == u { // else its series are gone already
-		transitionsTotal.WithLabelValues(u.addr, u.proto, tr.To.String(), tr.Cause.String()).Inc()
+		if tr.WouldEject {
+			wouldEjectTotal.WithLabelValues(u.addr, u.proto, tr.Cause.String()).Inc()
+		}
+		if tr.From != tr.To {
+			transitionsTotal.WithLabelValues(u.addr, u.proto, tr.To.String(), tr.Cause.String()).Inc()
+		}
 		setState(u, r.pool.State(u.id)) // which may be a newer one than tr.To
+	}
+	if tr.From == tr.To {
+		r.mu.Unlock()
+		return
 	}
 	var concerned []*Forwarder
 	for _, g := range r.generations {
@@ -362,8 +384,12 @@ func (f *Forwarder) notify(tr pool.Transition) {
 func logTransition(tr pool.Transition) {
 	lasted := tr.Lasted.Round(time.Millisecond)
 	switch {
+	case tr.WouldEject && tr.To != pool.Ejected:
+		log.Warningf("%s would be ejected: %s, %s; it stays %s", tr.Name, tr.Cause, tr.Detail, tr.To)
+	case tr.From == pool.Ejected && tr.To == pool.Ejected:
+		log.Infof("%s is not silent but slow: %s", tr.Name, tr.Detail)
 	case tr.To == pool.Ejected:
-		log.Warningf("%s is ejected: %s, %d in a row, after %s %s; held for %s", tr.Name, tr.Cause, tr.Count, lasted, tr.From, tr.Hold)
+		log.Warningf("%s is ejected: %s, %s, after %s %s; held for %s", tr.Name, tr.Cause, tr.Detail, lasted, tr.From, tr.Hold)
 	case tr.From == pool.Ejected:
 		log.Infof("%s is back: %s, after %s ejected", tr.Name, tr.Cause, lasted)
 	default:

@@ -4,17 +4,17 @@ import "time"
 
 // Numbers of the budget. See DESIGN.md, D6.
 const (
-	budgetPerQuery = 0.2 // extra packets that each client query earns: the load never exceeds 1.2×
-	budgetFloor    = 10  // tokens a second, for whom a fifth of the traffic would be nothing
-	budgetCap      = 100 // tokens, besides two seconds of traffic
+	budgetFloor = 10  // tokens a second, for whom a fifth of the traffic would be nothing
+	budgetCap   = 100 // tokens, besides two seconds of traffic
 )
 
 // budget pays for the packets that a query sends beyond its first. It is a token
 // bucket that fills with the traffic, so that a failure cannot double the load.
 // Its methods require that the pool's mu is held.
 type budget struct {
-	tokens float64
-	filled time.Time // when the floor was last added
+	perQuery float64 // extra packets that each client query earns
+	tokens   float64
+	filled   time.Time // when the floor was last added
 
 	// Queries in this second and in the one before, which bound what is saved up.
 	second     time.Time
@@ -31,7 +31,7 @@ func (b *budget) earn(now time.Time) {
 		b.second, b.last, b.this = now, b.this, 0
 	}
 	b.this++
-	b.add(budgetPerQuery)
+	b.add(b.perQuery)
 }
 
 // spend takes n tokens, or returns false and takes none.

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -11,29 +12,24 @@ const (
 	// that a person notices, and well above a scheduler's hiccup.
 	suspectPatience = 50 * time.Millisecond
 
-	// streakWindow: who falls again so soon after its return has not really returned.
-	streakWindow = 60 * time.Second
-	// forgiveAfter: an ejection so long ago does not lengthen the next hold.
-	forgiveAfter = 10 * time.Minute
+	// lastOfTier is how long the last one of a tier must have been silent before a
+	// lower tier takes over: a backup may know fewer names.
+	lastOfTier = 500 * time.Millisecond
 
-	// riseGap lies between the first answered probe and the next: long enough
-	// that one packet in a burst of loss does not pass both.
-	riseGap = 250 * time.Millisecond
+	// renewEvery: pooled sockets that lose are replaced, but who loses on the new
+	// ones too within this time has lost.
+	renewEvery = 60 * time.Second
 
-	// probeSteady: while an outage is so fresh, probes while ejected keep their interval.
-	probeSteady = 30 * time.Second
-	// idleProbe: one who was silent so long is asked before a client has to find out.
-	idleProbe = 10 * time.Second
-	// idleClients: after so long without a client an upstream is unused.
-	idleClients = 60 * time.Second
+	// Who cannot be reached from here so many times in a row, while others can, is
+	// asked last for a while.
+	unreachableRow  = 3
+	unreachableSkip = time.Second
+	// blockedTogether: members that this host did not let out to within this time of
+	// each other were blocked by one thing.
+	blockedTogether = time.Second
 
 	// ejectedInFlight bounds the queries that wait for one that may never answer.
 	ejectedInFlight = 128
-
-	// Probe time-outs. Before the first sample: a LAN or a near resolver.
-	probeTimeoutCold = 150 * time.Millisecond
-	probeTimeoutMin  = 100 * time.Millisecond
-	probeTimeoutMax  = time.Second
 )
 
 // Rules are the thresholds that a member is judged by.
@@ -43,12 +39,18 @@ type Rules struct {
 	Fall int
 	// Rise is how many probes in a row must be answered for the return. Default 2.
 	Rise int
-	// Losses is how many exchanges in a row must be lost to eject a member whose
+	// Losses is how many exchanges in a row must go wrong to eject a member whose
 	// probes may pass, if another one is up. Default 5.
 	Losses int
+	// Slow is the 95th percentile of the answers' latencies from which a member may
+	// be ejected for being slow, if it is five times its best peer's as well. 0 never
+	// does. Default 250 ms.
+	Slow time.Duration
 	// Hold is how long a member stays out that was ejected again within 60 s of
 	// its return; it doubles each time up to HoldMax. Default 5 s and 300 s.
 	Hold, HoldMax time.Duration
+	// Ramp is how long the slow start takes after a return. 0 is none. Default 10 s.
+	Ramp time.Duration
 	// Interval is how long lies between the probes of an ejected member, and
 	// IntervalMax what it grows to after half a minute. Default 1 s and 5 s.
 	Interval, IntervalMax time.Duration
@@ -57,13 +59,19 @@ type Rules struct {
 	// OnDemand leaves the member unprobed until it has been picked, and again when
 	// it has not been picked for a minute.
 	OnDemand bool
+	// NoProbe never probes: only queries tell.
+	NoProbe bool
+	// DryRun ejects nobody, and says whom it would.
+	DryRun bool
 }
 
 // DefaultRules returns the rules that DESIGN.md, D3 gives the reasons for.
 func DefaultRules() Rules {
 	return Rules{
 		Fall: 2, Rise: 2, Losses: 5,
+		Slow: 250 * time.Millisecond,
 		Hold: 5 * time.Second, HoldMax: 300 * time.Second,
+		Ramp:     10 * time.Second,
 		Interval: time.Second, IntervalMax: 5 * time.Second,
 		InFlight: 1024,
 	}
@@ -74,246 +82,273 @@ func DefaultRules() Rules {
 type member struct {
 	id    ID
 	name  string
+	hash  uint64 // of the name
 	rules Rules
 	rand  *rand.Rand
+	admin Admin
 
 	state State
 	since time.Time // when it came to state
 	epoch uint32    // grows whenever it is ejected or returns
 	heard time.Time // when the last valid message came
 
-	losses int       // lost exchanges in a row; a passed probe does not reset it
-	lostAt time.Time // when the last one that counted was sent
+	rampFrom time.Time // when its slow start began; zero: it had none
 
-	misses int // probes in a row without an answer, or one refused exchange
-	passes int // probes in a row that were answered
+	why    Cause // of the ejection, while ejected
+	silent bool  // it began as that of a silent one
 
-	ejectedAt  time.Time
-	returnedAt time.Time
-	streak     int // ejections that each came soon after a return
-	holdUntil  time.Time
+	evidence evidence
+	renewed  time.Time // when its pooled sockets were last to be replaced
+	ours     int       // exchanges in a row for which this host had no way
+	skip     time.Time // until when it is asked last for that
+	blocked  time.Time // when this host last did not let an exchange out
 
-	probe    uint32        // the number of the newest probe
-	probing  bool          // whether it is out and not yet judged
-	probeAt  time.Time     // when the next one is due; zero: when it has been idle
-	interval time.Duration // between probes while ejected
-	rtt      time.Duration // of probes, of late; 0 before the first sample
+	latency   latency
+	preferred bool // by the policy fastest
+	probes    probes
+	shadows   shadows
+	holds     holds
 
 	inFlight int
 }
 
-// standing is how a member's groups look without its own help.
-type standing struct {
-	nobodyUp bool // in one of its groups nobody is up, the member included
-	lastUp   bool // in one of its groups nobody else is up
+// finding is what follows from an exchange. The zero value says that nothing does.
+type finding struct {
+	cause  Cause
+	detail string
+	would  bool // it ejects, or would
+	renew  bool
 }
 
-// judge applies what t's exchange showed. It returns the cause of the
-// transition that may have followed, and the count that made it.
-func (m *member) judge(now time.Time, t Ticket, o Outcome, s standing) (Cause, int) {
+// serves reports whether the member takes its part of the queries.
+func (m *member) serves() bool {
+	switch m.admin {
+	case ForceUp:
+		return true
+	case Drain, Maint:
+		return false
+	}
+	return m.state == Up || m.state == SlowStart
+}
+
+// judge applies what t's exchange showed.
+func (m *member) judge(now time.Time, t Ticket, o Outcome, s peers) finding {
 	stale := t.epoch != m.epoch
 	switch {
 	case t.probe != 0:
 		return m.judgeProbe(now, t, o, stale, s)
-	case o == Answered:
-		return m.answered(now, t, false, stale, s)
+	case t.shadow:
+		return m.judgeShadow(now, t, o, stale, s)
+	case o == Answered, o == Failed:
+		return m.answered(now, t, o, stale, s)
 	case stale:
 		// What was asked before an ejection, or before a return, says nothing of now.
+	case o == Outdone:
+		return m.wrong(now, badRcode, t, s)
 	case o == Late:
-		if m.state == Up && !m.heard.After(t.Sent) {
-			return m.suspect(now, LateAnswer), 1
+		if m.serves() && !m.heard.After(t.Sent) {
+			return m.suspect(now, LateAnswer)
+		}
+	case o == Blocked:
+		m.blocked = now
+		if !s.blocked() { // else it is this host's fault, not theirs
+			return m.refused(now)
 		}
 	case o == Refused:
 		return m.refused(now)
+	case o == Unreachable:
+		m.unreachable(now, s)
 	case o == Lost:
+		m.evidence.count(now, t.domain)
 		if !m.heard.After(t.Sent) {
-			return m.lost(now, t, s)
+			return m.wrong(now, loss, t, s)
 		}
 	case o == LostToPeer:
-		return m.lost(now, t, s)
+		m.evidence.count(now, t.domain)
+		return m.wrong(now, loss, t, s)
 	}
-	return None, 0
+	return finding{}
 }
 
-// judgeProbe is judge for a probe. Only the newest one counts, once, but for a
-// late answer.
-func (m *member) judgeProbe(now time.Time, t Ticket, o Outcome, stale bool, s standing) (Cause, int) {
-	newest := m.probing && t.probe == m.probe
-	if o == Late || o != Answered && !newest {
-		return None, 0
-	}
-	if newest {
-		m.probing = false
-	}
-	switch {
-	case o == Answered:
-		return m.answered(now, t, newest, stale, s)
-	case stale: // the change of epoch has set the time of the next one
-	case o == Abandoned:
-		m.probeAt = now.Add(m.rules.Interval) // our own fault is no reason for a busy loop
-	case m.heard.After(t.Sent): // a packet was lost, but the member lives
-		if m.state == Ejected {
-			m.probeAt = t.Sent.Add(m.pause())
-		}
-	case o == Refused:
-		return m.missed(now, t.Sent, RefusedProbes)
-	default:
-		return m.missed(now, t.Sent, Silent)
-	}
-	return None, 0
-}
-
-// answered applies a valid message. It proves life now even where the question
-// was asked before an ejection, but then it proves no more than that: it may end
-// a suspicion and the time when nobody is up, not a hold. See DESIGN.md, D5.
-func (m *member) answered(now time.Time, t Ticket, probe, stale bool, s standing) (Cause, int) {
-	m.heard = now
-	if t.probe != 0 {
-		m.sample(now.Sub(t.Sent))
-	}
+// answered applies a valid message to a query. It proves life now even where the
+// question was asked before an ejection, but then it proves no more than that: it may
+// end a suspicion and the time when nobody is up, not a hold. See DESIGN.md, D5.
+func (m *member) answered(now time.Time, t Ticket, o Outcome, stale bool, s peers) finding {
+	m.alive(now)
+	took := now.Sub(t.Sent)
 	if !stale {
-		m.misses = 0
-		if t.probe == 0 {
-			m.losses = 0
+		m.probes.misses = 0
+		m.latency.add(now, took)
+		m.evidence.count(now, t.domain)
+		m.evidence.good(loss)
+		if o == Answered {
+			m.evidence.good(badRcode)
 		}
 	}
 	switch {
 	case m.state == Suspect:
-		m.up(now)
-		return Heard, 1
-	case m.state == Up:
-		return None, 0
-	case s.nobodyUp:
-		m.up(now)
-		return AloneAndHeard, 1
-	case !probe:
-		return None, 0
+		return m.up(now, Heard)
+	case m.state != Ejected:
+		return m.tooSlow(now, s)
+	case s.nobodyUp():
+		return m.up(now, AloneAndHeard)
 	}
-	m.passes++
-	if m.passes >= m.rules.Rise && !now.Before(m.holdUntil) {
-		passes := m.passes
-		m.up(now)
-		return Probed, passes
-	}
-	if m.passes < m.rules.Rise {
-		m.probeAt = now.Add(riseGap)
-	} else {
-		m.probeAt = now.Add(m.pause())
-	}
-	// The probe that ends a hold comes with its end, not an interval later.
-	if m.holdUntil.After(now) && m.probeAt.After(m.holdUntil) {
-		m.probeAt = m.holdUntil
-	}
-	return None, 0
+	return m.slowNotSilent(now, took, s)
+}
+
+// alive notes a sign of life.
+func (m *member) alive(now time.Time) {
+	m.heard = now
+	m.ours = 0
+	m.skip, m.blocked = time.Time{}, time.Time{}
 }
 
 // refused applies the hard error of a query. It counts as one miss and no more,
 // however many there are: an ICMP message is easily forged, so a probe has to
 // confirm it.
-func (m *member) refused(now time.Time) (Cause, int) {
+func (m *member) refused(now time.Time) finding {
 	if m.state == Ejected {
-		return None, 0
+		return finding{}
 	}
-	m.misses = max(m.misses, 1)
-	if m.state == Up {
-		return m.suspect(now, HardError), 1
+	m.probes.misses = max(m.probes.misses, 1)
+	if m.state != Suspect {
+		return m.suspect(now, HardError)
 	}
-	return None, 0
+	return finding{}
 }
 
-// missed applies a probe that was not answered.
-func (m *member) missed(now, sent time.Time, why Cause) (Cause, int) {
-	m.passes = 0
-	m.misses++
-	if m.state == Ejected {
-		m.probeAt = sent.Add(m.pause()) // the time-out is part of the interval
-		return None, 0
+// unreachable applies that this host has no way to the member. Where it has one to
+// nobody, that is no reason to prefer anybody.
+func (m *member) unreachable(now time.Time, s peers) {
+	m.ours++
+	if m.ours >= unreachableRow && s.reached() {
+		m.skip = now.Add(unreachableSkip)
 	}
-	if m.rules.Fall > 0 && m.misses >= m.rules.Fall {
-		misses := m.misses
-		m.eject(now)
-		return why, misses
-	}
-	cause := None
-	if m.state == Up {
-		cause = m.suspect(now, MissedProbe)
-	}
-	m.probeAt = now // back to back until the verdict,
-	if m.rules.Fall == 0 && m.misses > 1 {
-		m.probeAt = now.Add(m.rules.Interval) // or at leisure where there will be none.
-	}
-	return cause, m.misses
 }
 
-// lost applies an exchange without an answer. Queries that were out at the same
-// time are one observation: one blip of the network must not count for each.
-func (m *member) lost(now time.Time, t Ticket, s standing) (Cause, int) {
-	if m.state == Ejected || m.losses > 0 && t.Sent.Sub(m.lostAt) < t.Patience {
-		return None, 0
+// wrong applies an exchange that went wrong in the way of kind k.
+func (m *member) wrong(now time.Time, k kind, t Ticket, s peers) finding {
+	if m.state == Ejected || k == loss && t.Sent.Before(m.renewed) {
+		return finding{}
 	}
-	m.losses++
-	m.lostAt = t.Sent
-	// A grey member never leaves a group with nobody: half an answer is better than none.
-	if m.rules.Fall > 0 && m.losses >= m.rules.Losses && !s.lastUp {
-		losses := m.losses
-		m.eject(now)
-		return Losses, losses
+	e := &m.evidence
+	e.wrong(now, k, t)
+	if detail, bad := m.tooBad(now, k, s); bad {
+		return m.eject(now, [kinds]Cause{loss: Losses, badRcode: BadRcodes}[k], detail)
 	}
-	if m.state == Up && !m.heard.After(t.Sent) {
-		return m.suspect(now, LostQuery), m.losses
+	if k == loss && m.state != Suspect && !m.heard.After(t.Sent) {
+		return m.suspect(now, LostQuery)
 	}
-	return None, 0
+	return finding{}
 }
 
-func (m *member) suspect(now time.Time, why Cause) Cause {
+// tooBad reports whether too much went wrong in the way of kind k, and the numbers.
+func (m *member) tooBad(now time.Time, k kind, s peers) (string, bool) {
+	row, sh := &m.evidence.rows[k], m.evidence.share(now, k)
+	inARow := row.n >= m.rules.Losses && m.evidence.wide(now, row.domains)
+	if !inARow && !sh.large() || m.neverEjected() {
+		return "", false
+	}
+	if last, _ := s.lastUp(); last {
+		return "", false // half an answer is better than none
+	}
+	if inARow {
+		return fmt.Sprintf("%d in a row", row.n), true
+	}
+	best, compared := s.share(k)
+	if !compared || !sh.twice(best) || !m.evidence.wide(now, m.evidence.failed[k]) {
+		return "", false
+	}
+	return fmt.Sprintf("%d of %d in %s, %d of %d at the best peer", sh.wrong, sh.total, evidenceWindow, best.wrong, best.total), true
+}
+
+// neverEjected reports whether the member is to stay in whatever it does.
+func (m *member) neverEjected() bool { return m.rules.Fall == 0 || m.admin == ForceUp }
+
+// tooSlow ejects a member whose answers come far later than its best peer's. It is
+// the server that is slow, not some names, if most answers are later than most of
+// the peer's.
+func (m *member) tooSlow(now time.Time, s peers) finding {
+	p95, median, enough := m.latency.recent(now)
+	if !enough || p95 <= m.rules.Slow || m.neverEjected() {
+		return finding{}
+	}
+	best := s.best()
+	if last, _ := s.lastUp(); last || p95 <= m.slowLimit(best) || median <= best {
+		return finding{}
+	}
+	return m.eject(now, Slow, fmt.Sprintf("p95 %s, %s at the best peer", round(p95), round(best)))
+}
+
+// slowNotSilent applies an answer that took so long to one who was taken for silent:
+// to come back it has to show that it is fast, not that it is there.
+func (m *member) slowNotSilent(now time.Time, took time.Duration, s peers) finding {
+	if !m.silent {
+		return finding{}
+	}
+	best := s.best()
+	slow := took > m.slowLimit(best)
+	switch {
+	case slow && m.why == Silent:
+		m.why = Slow
+		return finding{cause: Slow, detail: fmt.Sprintf("answers after %s, %s is p95 at the best peer", round(took), round(best))}
+	case !slow && m.why == Slow: // what came late had been waiting for the outage to end
+		m.why = Silent
+		m.probes.passes = 0
+	}
+	return finding{}
+}
+
+// slowLimit returns the latency above which the member is slow beside its best peer.
+func (m *member) slowLimit(best time.Duration) time.Duration {
+	if m.rules.Slow == 0 || best == 0 {
+		return 1<<63 - 1
+	}
+	return max(m.rules.Slow, slowFactor*best)
+}
+
+// suspect doubts the member and wants a probe at once.
+func (m *member) suspect(now time.Time, why Cause) finding {
 	m.enter(now, Suspect)
-	m.probeAt = now
-	return why
+	m.probes.at = now
+	return finding{cause: why}
 }
 
-func (m *member) up(now time.Time) {
+// up puts the member up, or lets it start slowly where others are there already.
+func (m *member) up(now time.Time, why Cause) finding {
 	if m.state == Ejected {
 		m.epoch++
-		m.returnedAt = now
+		m.evidence = evidence{}
+		m.holds.returnedAt = now
+		m.rampFrom = time.Time{}
+		if why != AloneAndHeard {
+			m.rampFrom = now
+		}
 	}
 	m.enter(now, Up)
-	m.misses, m.passes = 0, 0
-	m.probeAt = time.Time{}
+	if m.ramping(now) {
+		m.enter(now, SlowStart)
+	}
+	m.probes.misses, m.probes.passes = 0, 0
+	m.probes.at = time.Time{}
+	return finding{cause: why}
 }
 
-func (m *member) eject(now time.Time) {
-	switch {
-	case m.ejectedAt.IsZero() || now.Sub(m.ejectedAt) >= forgiveAfter:
-		m.streak = 0
-	case now.Sub(m.returnedAt) <= streakWindow:
-		m.streak++
+// eject takes the member out, unless its rules are not enforced.
+func (m *member) eject(now time.Time, why Cause, detail string) finding {
+	m.evidence = evidence{} // what it has done has had its consequence
+	m.latency.forgetRecent()
+	if m.rules.DryRun {
+		m.probes.misses = 0
+		return finding{cause: why, detail: detail, would: true}
 	}
 	m.epoch++
 	m.enter(now, Ejected)
-	m.ejectedAt = now
-	m.holdUntil = now.Add(m.hold())
-	m.misses, m.passes, m.losses = 0, 0, 0
-	m.interval = m.rules.Interval
-	m.probeAt = now.Add(m.pause())
-}
-
-// pause returns the time to the next probe while ejected: ± 20 %, so that the
-// probes of many processes spread out.
-func (m *member) pause() time.Duration {
-	return time.Duration(float64(m.interval) * (0.8 + 0.4*m.rand.Float64()))
-}
-
-// hold returns how long an ejection lasts at least, which is nothing for the
-// first of a streak: return is tested, so an early one costs no client.
-func (m *member) hold() time.Duration {
-	if m.streak == 0 {
-		return 0
-	}
-	h := m.rules.Hold
-	for i := 1; i < m.streak && h < m.rules.HoldMax; i++ {
-		h *= 2
-	}
-	return min(h, m.rules.HoldMax)
+	m.why, m.silent = why, why == Silent
+	m.holds.eject(now, m.rules)
+	m.probes.eject(now, m)
+	m.shadows = shadows{}
+	return finding{cause: why, detail: detail, would: true}
 }
 
 func (m *member) enter(now time.Time, s State) {
@@ -321,70 +356,41 @@ func (m *member) enter(now time.Time, s State) {
 	m.since = now
 }
 
-// sample learns the round trip of a probe: at once where it has grown, slowly
-// where it has shrunk. An upstream that is slow now must not be taken for silent.
-func (m *member) sample(rtt time.Duration) {
-	if rtt > m.rtt {
-		m.rtt = rtt
-		return
-	}
-	m.rtt -= (m.rtt - rtt) / 8
-}
-
-// patience returns how long a query waits before another one is asked too.
-func (m *member) patience(configured time.Duration) time.Duration {
-	if m.state == Up {
-		return configured
-	}
-	return min(configured, suspectPatience)
-}
-
 // capacity returns how many exchanges may wait on the member at once. One that is
 // ejected is asked only because nobody else can be: a queue would do no good.
-func (m *member) capacity() int {
-	if m.state == Ejected {
+func (m *member) capacity(now time.Time) int {
+	switch m.state {
+	case Ejected:
 		return min(m.rules.InFlight, ejectedInFlight)
+	case SlowStart:
+		return max(min(m.rules.InFlight, ejectedInFlight), int(float64(m.rules.InFlight)*m.ramp(now)))
 	}
 	return m.rules.InFlight
 }
 
-// probeTimeout returns when an unanswered probe counts as a miss. An answer that
-// comes later is a sign of life all the same. There is no hurry to convict the
-// last one, whom nobody could stand in for.
-func (m *member) probeTimeout(last bool) time.Duration {
-	switch {
-	case m.state == Ejected, last && !m.heard.IsZero():
-		return probeTimeoutMax
-	case m.rtt == 0:
-		return probeTimeoutCold
-	}
-	return min(max(4*m.rtt, probeTimeoutMin), probeTimeoutMax)
+// firstShare is the part of its share that a member gets at its return.
+const firstShare = 0.1
+
+// ramping reports whether the member's slow start is not over, in whatever state.
+func (m *member) ramping(now time.Time) bool {
+	return !m.rampFrom.IsZero() && now.Sub(m.rampFrom) < m.rules.Ramp
 }
 
-// startProbe returns the ticket of the next probe.
-func (m *member) startProbe(now time.Time, s standing) Ticket {
-	if m.state == Ejected && now.Sub(m.ejectedAt) > probeSteady {
-		m.interval = min(m.interval*3/2, m.rules.IntervalMax)
+// ramp returns what part of its share the member is to get, from 0.1 to 1.
+func (m *member) ramp(now time.Time) float64 {
+	if !m.ramping(now) {
+		return 1
 	}
-	m.probe++
-	m.probing = true
-	m.probeAt = time.Time{}
-	return Ticket{ID: m.id, Sent: now, Timeout: m.probeTimeout(s.lastUp), epoch: m.epoch, probe: m.probe}
+	return firstShare + (1-firstShare)*float64(now.Sub(m.rampFrom))/float64(m.rules.Ramp)
 }
 
-// nextProbe returns when the member wants its next probe; ok is false while one
-// is out.
-func (m *member) nextProbe(now, lastPick time.Time) (at time.Time, ok bool) {
-	unused := now.Sub(lastPick) > idleClients // nobody cares for the health of what nobody uses
-	if m.probing || m.rules.OnDemand && unused {
-		return time.Time{}, false
+// settle applies what follows from time alone.
+func (m *member) settle(now time.Time) finding {
+	if m.state != SlowStart || m.ramping(now) {
+		return finding{}
 	}
-	if !m.probeAt.IsZero() {
-		return m.probeAt, true
-	}
-	at = m.heard.Add(idleProbe)
-	if at.After(now) || !unused {
-		return at, true
-	}
-	return now.Add(idleProbe), true // look again, ask nobody
+	m.enter(now, Up)
+	return finding{cause: Ramped}
 }
+
+func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

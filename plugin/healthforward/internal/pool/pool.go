@@ -15,13 +15,49 @@ import (
 // ID names a member as long as it is in the pool, and nobody after that.
 type ID uint64
 
+// Query is what the pool may know of a query: hashes, from which no name can be read.
+type Query struct {
+	Name   uint64 // of the whole name
+	Domain uint64 // of its last two labels
+	// Private says that the query must not leave the first tier.
+	Private bool
+}
+
+// NewQuery returns what the pool may know of a query for name, in lower case.
+func NewQuery(name string) Query { return Query{Name: Hash(name), Domain: Hash(domainOf(name))} }
+
+// domainOf returns the last two labels of a name.
+func domainOf(name string) string {
+	dots := 0
+	for i := len(name) - 1; i >= 0; i-- {
+		if name[i] != '.' {
+			continue
+		}
+		if dots++; dots == 3 {
+			return name[i+1:]
+		}
+	}
+	return name
+}
+
+// Hash is FNV-1a: the same in each process, so that a name meets the same upstream
+// after a restart and at each replica.
+func Hash(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
+}
+
 // Ticket is the permission to ask one member, and the memory of what was thought
 // of it then. What it reports later is weighed by that memory: its epoch tells
 // whether the member has been ejected or has returned since.
 type Ticket struct {
 	ID ID
-	// Rank is the member's place in its group, 0 for the first.
-	Rank int
+	// Rank is the member's place in its group, 0 for the first, and Tier that of its
+	// tier.
+	Rank, Tier int
 	// State is what the member was when it was picked.
 	State State
 	// Sent is when the exchange began: set by [Pool.Start] and [Pool.NextProbe].
@@ -29,12 +65,28 @@ type Ticket struct {
 	// Patience is how long to wait for the answer before another member is asked
 	// too and Late is reported.
 	Patience time.Duration
+	// Linger is how long an answer is waited for though a peer has given one, before
+	// LostToPeer is reported.
+	Linger time.Duration
 	// Timeout is, for a probe, how long to wait before Lost is reported.
 	Timeout time.Duration
 
-	hedge time.Duration // the group's hedge delay
-	epoch uint32
-	probe uint32 // the probe's number, 0 for a query
+	hedge  Hedge // the group's
+	place  place
+	domain uint64
+	epoch  uint32
+	probe  uint32 // the probe's number, 0 for a query
+	shadow bool
+}
+
+// Hedge bounds the delay after which another member is asked too: the 95th
+// percentile of the member's latencies within Min and Max, and Cold while too little
+// is known. With Min and Max equal nothing is learned.
+type Hedge struct{ Min, Max, Cold time.Duration }
+
+// delay returns the delay for a member.
+func (h Hedge) delay(now time.Time, m *member) time.Duration {
+	return min(max(m.latency.delay(now, h.Cold), h.Min), h.Max)
 }
 
 // Pool holds the upstreams of the whole process, each over each transport, and
@@ -59,18 +111,18 @@ func (p *Pool) Add(now time.Time, name string, rules Rules) ID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastID++
-	m := &member{since: now, probeAt: now}
+	m := &member{since: now, probes: probes{at: now}}
 	for _, id := range p.order {
 		if twin := p.members[id]; twin.name == name {
 			*m = *twin
-			m.inFlight, m.probing = 0, false
+			m.inFlight, m.probes.out = 0, false
 			if m.state != Up {
-				m.probeAt = now
+				m.probes.at = now
 			}
 			break
 		}
 	}
-	m.id, m.name, m.rules, m.rand = p.lastID, name, rules, p.rand
+	m.id, m.name, m.hash, m.rules, m.rand = p.lastID, name, Hash(name), rules, p.rand
 	p.members[m.id] = m
 	p.order = append(p.order, m.id)
 	return m.id
@@ -85,12 +137,15 @@ func (p *Pool) Remove(id ID) {
 }
 
 // Group is a list of members that can stand in for each other: the upstreams of
-// one stanza over one transport.
+// one stanza over one transport, in tiers.
 type Group struct {
 	pool   *Pool
-	ids    []ID
+	tiers  [][]ID
 	policy policy
-	hedge  time.Duration
+	hedge  Hedge
+	// explores says that members which are not asked get copies of queries, for their
+	// latency to be known.
+	explores bool
 
 	// Guarded by pool.mu.
 	turn     uint64
@@ -98,18 +153,38 @@ type Group struct {
 	budget   budget
 }
 
-// Group makes a group of ids, in the order of the Corefile, whose queries wait
-// hedge on one member before the next is asked too. policy is one of [Policies].
-func (p *Pool) Group(policy string, hedge time.Duration, ids []ID) (*Group, error) {
-	order, ok := policies[policy]
+// Plan is what makes a group.
+type Plan struct {
+	// Tiers are the members in the order of the Corefile, the first tier first. A
+	// member that is named twice is where it is named last.
+	Tiers [][]ID
+	// Policy is one of [Policies].
+	Policy string
+	Hedge  Hedge
+	// Budget is what part of a packet each query earns for further ones.
+	Budget float64
+}
+
+// Group makes a group.
+func (p *Pool) Group(plan Plan) (*Group, error) {
+	order, ok := policies[plan.Policy]
 	if !ok {
-		return nil, fmt.Errorf("unknown policy %q", policy)
+		return nil, fmt.Errorf("unknown policy %q", plan.Policy)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	g := &Group{pool: p, ids: slices.Clone(ids), policy: order, hedge: hedge}
+	g := &Group{pool: p, policy: order, hedge: plan.Hedge, explores: plan.Policy == "fastest", budget: budget{perQuery: plan.Budget}}
+	for i, ids := range plan.Tiers {
+		lower := slices.Concat(plan.Tiers[i+1:]...)
+		g.tiers = append(g.tiers, slices.DeleteFunc(slices.Clone(ids), func(id ID) bool { return slices.Contains(lower, id) }))
+	}
 	p.groups = append(p.groups, g)
 	return g, nil
+}
+
+// tierOf returns the tier of a member, -1 if the group does not hold it.
+func (g *Group) tierOf(id ID) int {
+	return slices.IndexFunc(g.tiers, func(ids []ID) bool { return slices.Contains(ids, id) })
 }
 
 // Disband removes the group. Its members stay.
@@ -120,48 +195,147 @@ func (p *Pool) Disband(g *Group) {
 }
 
 // Pick appends to dst a ticket for each member that a query may ask, in the order
-// to ask them: who is up, by policy, then who is suspect. Where nobody is either,
-// everybody is asked in turn: the last one is never refused.
-func (g *Group) Pick(now time.Time, dst []Ticket) []Ticket {
+// to ask them: tier by tier who is up, by policy, then who is suspect. Where nobody
+// is either, everybody is asked in turn: the last one is never refused.
+func (g *Group) Pick(now time.Time, q Query, dst []Ticket) []Ticket {
 	g.pool.mu.Lock()
 	defer g.pool.mu.Unlock()
 	g.lastPick = now
 	g.budget.earn(now)
-	return g.order(dst)
+	return g.order(now, q, dst)
 }
 
 // PickAgain is Pick for a query that has asked everybody before: it has earned what
 // it brings to the budget.
-func (g *Group) PickAgain(dst []Ticket) []Ticket {
+func (g *Group) PickAgain(now time.Time, q Query, dst []Ticket) []Ticket {
 	g.pool.mu.Lock()
 	defer g.pool.mu.Unlock()
-	return g.order(dst)
+	return g.order(now, q, dst)
 }
 
+// Numbers of the wait for one whom a peer has outrun.
+const (
+	lingerFactor = 4
+	minLinger    = 250 * time.Millisecond
+)
+
+// place is where a member stands in the order of its tier.
+type place uint8
+
+// Places, the first first.
+const (
+	byPolicy   place = iota // who is up, and who is coming up, for its share
+	ramping                 // who is coming up, for the rest of its share
+	doubtful                // who is suspect
+	outOfReach              // whom this host cannot reach
+	nowhere                 // not to be asked
+)
+
 // order requires that the pool's mu is held.
-func (g *Group) order(dst []Ticket) []Ticket {
+func (g *Group) order(now time.Time, q Query, dst []Ticket) []Ticket {
 	g.turn++
-	start := len(dst)
-	for _, state := range []State{Up, Suspect} {
+	start, rank := len(dst), 0
+	for tier, ids := range g.open(q) {
 		from := len(dst)
-		dst = g.appendState(dst, state)
-		g.policy(g.pool.rand, g.turn, dst[from:])
+		for _, id := range ids {
+			if m := g.pool.members[id]; m != nil {
+				if at := g.pool.place(now, m); at != nowhere {
+					t := g.ticket(m, q, rank, tier)
+					t.place = at
+					dst = append(dst, t)
+				}
+			}
+			rank++
+		}
+		g.orderTier(choice{g.pool, now, q, g.turn}, dst[from:])
 	}
 	if len(dst) == start {
-		dst = g.appendState(dst, Ejected)
-		roundRobin(nil, g.turn, dst[start:])
+		dst = g.everybody(q, dst)
+		turnBy(g.turn, dst[start:])
 	}
 	return dst
 }
 
-// appendState requires that the pool's mu is held.
-func (g *Group) appendState(dst []Ticket, s State) []Ticket {
-	for rank, id := range g.ids {
-		if m := g.pool.members[id]; m != nil && m.state == s {
-			dst = append(dst, Ticket{ID: id, Rank: rank, State: s, hedge: g.hedge, epoch: m.epoch})
+// open returns the tiers that the query may go to.
+func (g *Group) open(q Query) [][]ID {
+	if q.Private {
+		return g.tiers[:1]
+	}
+	return g.tiers
+}
+
+// orderTier orders the tickets of a tier by place, and within each by policy.
+func (g *Group) orderTier(c choice, ts []Ticket) {
+	slices.SortStableFunc(ts, func(a, b Ticket) int { return int(a.place) - int(b.place) })
+	for len(ts) > 0 {
+		n := 1
+		for n < len(ts) && ts[n].place == ts[0].place {
+			n++
+		}
+		g.policy(c, ts[:n])
+		ts = ts[n:]
+	}
+}
+
+// place requires that mu is held.
+func (p *Pool) place(now time.Time, m *member) place {
+	switch {
+	case m.admin == Drain, m.admin == Maint:
+		return nowhere
+	case m.skip.After(now):
+		return outOfReach
+	case m.admin == ForceUp, m.state == Up:
+		return byPolicy
+	case m.state == SlowStart && p.rand.Float64() < m.ramp(now):
+		return byPolicy
+	case m.state == SlowStart:
+		return ramping
+	case m.state == Suspect:
+		return doubtful
+	}
+	return nowhere
+}
+
+// everybody appends a ticket for each member that no operator has taken out. It
+// requires that the pool's mu is held.
+func (g *Group) everybody(q Query, dst []Ticket) []Ticket {
+	rank := 0
+	for tier, ids := range g.open(q) {
+		for _, id := range ids {
+			if m := g.pool.members[id]; m != nil && m.admin != Maint {
+				dst = append(dst, g.ticket(m, q, rank, tier))
+			}
+			rank++
 		}
 	}
 	return dst
+}
+
+func (g *Group) ticket(m *member, q Query, rank, tier int) Ticket {
+	return Ticket{ID: m.id, Rank: rank, Tier: tier, State: m.state, hedge: g.hedge, domain: q.Domain, epoch: m.epoch}
+}
+
+// Shadow returns the ticket of a copy of q, which another member has answered well,
+// for a member that has to show that it answers well too. It is started: a call of
+// [Pool.End] is to follow.
+func (g *Group) Shadow(now time.Time, q Query) (Ticket, bool) {
+	g.pool.mu.Lock()
+	defer g.pool.mu.Unlock()
+	for _, ids := range g.open(q) {
+		for _, id := range ids {
+			m := g.pool.members[id]
+			if m == nil || !m.wantsShadow(now) && !(g.explores && m.unknown(now)) {
+				continue
+			}
+			m.shadows.last = now
+			m.inFlight++
+			t := g.ticket(m, q, 0, 0)
+			t.Sent, t.shadow = now, true
+			t.Timeout = shadowTimeout
+			return t, true
+		}
+	}
+	return Ticket{}, false
 }
 
 // Spend takes n extra packets from the group's budget, or returns false.
@@ -177,27 +351,65 @@ func (g *Group) Ready() bool {
 	g.pool.mu.Lock()
 	defer g.pool.mu.Unlock()
 	judged := true
-	for _, id := range g.ids {
+	for _, id := range slices.Concat(g.tiers...) {
 		switch m := g.pool.members[id]; {
 		case m == nil:
-		case m.state == Up:
+		case m.serves():
 			return true
-		case m.state == Suspect:
+		case m.state == Suspect && !m.rules.NoProbe:
 			judged = false
 		}
 	}
 	return judged
 }
 
-// Ejected reports whether the member of that rank is ejected, or gone.
+// Ejected reports whether the member of that rank is ejected, taken out by an
+// operator, or gone.
 func (g *Group) Ejected(rank int) bool {
 	g.pool.mu.Lock()
 	defer g.pool.mu.Unlock()
-	if rank >= len(g.ids) {
-		return true
+	return g.pool.out(g.at(rank))
+}
+
+// HeardSince reports whether a valid message has come from the member of that rank
+// since then.
+func (g *Group) HeardSince(rank int, then time.Time) bool {
+	g.pool.mu.Lock()
+	defer g.pool.mu.Unlock()
+	m := g.pool.members[g.at(rank)]
+	return m != nil && m.heard.After(then)
+}
+
+// at returns the member of that rank, 0 if there is none.
+func (g *Group) at(rank int) ID {
+	for _, ids := range g.tiers {
+		if rank < len(ids) {
+			return ids[rank]
+		}
+		rank -= len(ids)
 	}
-	m := g.pool.members[g.ids[rank]]
-	return m == nil || m.state == Ejected
+	return 0
+}
+
+// TierServes reports whether a member of one of the tiers above that one is up, and
+// TierOut whether all of them are ejected, taken out by an operator, or gone.
+func (g *Group) TierServes(above int) bool {
+	g.pool.mu.Lock()
+	defer g.pool.mu.Unlock()
+	return g.pool.serving(slices.Concat(g.tiers[:above]...), nil)
+}
+
+// TierOut: see TierServes.
+func (g *Group) TierOut(above int) bool {
+	g.pool.mu.Lock()
+	defer g.pool.mu.Unlock()
+	return !slices.ContainsFunc(slices.Concat(g.tiers[:above]...), func(id ID) bool { return !g.pool.out(id) })
+}
+
+// out requires that mu is held.
+func (p *Pool) out(id ID) bool {
+	m := p.members[id]
+	return m == nil || m.state == Ejected && m.admin != ForceUp || m.admin == Drain || m.admin == Maint
 }
 
 // Start is what came of a ticket that was to be started.
@@ -219,14 +431,19 @@ func (p *Pool) Start(now time.Time, t Ticket) (Ticket, Start) {
 	switch {
 	case m == nil || m.state == Ejected && m.epoch != t.epoch:
 		return t, Gone
-	case m.inFlight >= m.capacity():
+	case m.inFlight >= m.capacity(now):
 		return t, Full
 	}
 	m.inFlight++
 	t.epoch = m.epoch
 	t.State = m.state
 	t.Sent = now
-	t.Patience = m.patience(t.hedge)
+	learned := t.hedge.delay(now, m)
+	t.Patience = learned
+	if !m.serves() {
+		t.Patience = min(learned, suspectPatience)
+	}
+	t.Linger = max(lingerFactor*learned, minLinger)
 	return t, Started
 }
 
@@ -249,42 +466,54 @@ func (p *Pool) Report(now time.Time, t Ticket, o Outcome) (Transition, bool) {
 		return Transition{}, false
 	}
 	from, since := m.state, m.since
-	var s standing
-	if m.state != Up || o != Answered { // nothing follows from what most exchanges show
-		s = p.standing(m)
-	}
-	cause, count := m.judge(now, t, o, s)
-	if m.state == from {
+	f := m.judge(now, t, o, peers{p, m, now})
+	return m.transition(now, from, since, f)
+}
+
+// transition makes what is said of a finding; ok is false where there is nothing to say.
+func (m *member) transition(now time.Time, from State, since time.Time, f finding) (tr Transition, ok bool) {
+	if f == (finding{}) {
 		return Transition{}, false
 	}
-	tr := Transition{ID: m.id, Name: m.name, From: from, To: m.state, Cause: cause, At: now, Lasted: now.Sub(since), Count: count}
-	if m.state == Ejected {
-		tr.Hold = m.holdUntil.Sub(now)
+	tr = Transition{
+		ID: m.id, Name: m.name, From: from, To: m.state, Cause: f.cause, At: now, Lasted: now.Sub(since),
+		Detail: f.detail, WouldEject: f.would, Renew: f.renew,
+	}
+	if f.would && m.state == Ejected {
+		tr.Hold = m.holds.until.Sub(now)
 	}
 	return tr, true
 }
 
-// standing requires that mu is held.
-func (p *Pool) standing(m *member) standing {
-	var s standing
-	for _, g := range p.groups {
-		if !slices.Contains(g.ids, m.id) {
-			continue
+// Settle returns a transition that follows from time alone, if there is one.
+func (p *Pool) Settle(now time.Time) (Transition, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, id := range p.order {
+		m := p.members[id]
+		from, since := m.state, m.since
+		if tr, changed := m.transition(now, from, since, m.settle(now)); changed {
+			return tr, true
 		}
-		others := 0
-		for _, id := range g.ids {
-			if o := p.members[id]; o != nil && o != m && o.state == Up {
-				others++
-			}
-		}
-		s.lastUp = s.lastUp || others == 0
-		s.nobodyUp = s.nobodyUp || others == 0 && m.state != Up
 	}
-	return s
+	return Transition{}, false
+}
+
+// SetAdmin sets what an operator wants of a member.
+func (p *Pool) SetAdmin(now time.Time, id ID, a Admin) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := p.members[id]; m != nil {
+		m.admin = a
+		if m.state != Up {
+			m.probes.at = now // it may be long since it was looked at
+		}
+	}
 }
 
 // NextProbe returns the ticket of a probe that is due at now, or else when the
-// next one will be; a zero time says that none is in sight. Each ticket is to be
+// next one will be, or [Pool.Settle] has something to say; a zero time says that
+// neither is in sight. Each ticket is to be
 // reported on exactly once in time, and once more if an answer comes after that.
 func (p *Pool) NextProbe(now time.Time) (t Ticket, at time.Time, ok bool) {
 	p.mu.Lock()
@@ -292,11 +521,13 @@ func (p *Pool) NextProbe(now time.Time) (t Ticket, at time.Time, ok bool) {
 	for _, id := range p.order {
 		m := p.members[id]
 		due, wants := m.nextProbe(now, p.lastPick(id))
-		switch {
-		case !wants:
-		case !due.After(now):
-			return m.startProbe(now, p.standing(m)), time.Time{}, true
-		case at.IsZero() || due.Before(at):
+		if wants && !due.After(now) {
+			return m.startProbe(now, peers{p, m, now}), time.Time{}, true
+		}
+		if ends := m.rampFrom.Add(m.rules.Ramp); m.state == SlowStart && (!wants || ends.Before(due)) {
+			due, wants = ends, true // for Settle
+		}
+		if wants && (at.IsZero() || due.Before(at)) {
 			at = due
 		}
 	}
@@ -307,7 +538,7 @@ func (p *Pool) NextProbe(now time.Time) (t Ticket, at time.Time, ok bool) {
 func (p *Pool) lastPick(id ID) time.Time {
 	var last time.Time
 	for _, g := range p.groups {
-		if g.lastPick.After(last) && slices.Contains(g.ids, id) {
+		if g.lastPick.After(last) && g.tierOf(id) >= 0 {
 			last = g.lastPick
 		}
 	}

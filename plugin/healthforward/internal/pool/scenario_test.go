@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,13 +24,22 @@ var t0 = time.Date(2026, time.November, 29, 12, 0, 0, 0, time.UTC)
 // TestScenarios plays testdata/*.txt. A line at the left edge is a command, with
 // the time since the one before it:
 //
-//	member NAME [fall=N] [rise=N] [losses=N] [hold=D] [on_demand]
-//	group POLICY HEDGE MEMBER...
+//	member NAME [fall=N] [rise=N] [losses=N] [hold=D] [ramp=D] [on_demand] [no_probe] [dry_run]
+//	group POLICY HEDGE MEMBER... [/ MEMBER...]
+//	                      HEDGE is a delay, or two with a dash between for a learned
+//	                      one; a slash begins the next tier
 //	pick                  the order in which a query would ask
-//	ask TICKET MEMBER     a query goes to MEMBER
+//	ask TICKET MEMBER [DOMAIN]
+//	                      a query goes to MEMBER
 //	probe TICKET          the next probe, if one is due
+//	shadow TICKET         a copy of a query, if one is wanted
 //	report TICKET OUTCOME
 //	end TICKET
+//	settle                what follows from time alone
+//	admin MEMBER STATE
+//	served N MEMBER LATENCY
+//	                      N queries go to MEMBER, one after the other, each answered
+//	                      after LATENCY; each tenth one for another domain
 //
 // The indented lines below it are what the pool said to that.
 func TestScenarios(t *testing.T) {
@@ -106,27 +116,25 @@ func (s *stage) do(words []string) []string {
 		id := s.pool.Add(s.now, words[1], parseRules(s.t, words[2:]))
 		s.ids[words[1]], s.names[id] = id, words[1]
 	case "group":
-		hedge, err := time.ParseDuration(words[2])
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		var ids []ID
-		for _, name := range words[3:] {
-			ids = append(ids, s.ids[name])
-		}
-		if s.group, err = s.pool.Group(words[1], hedge, ids); err != nil {
-			s.t.Fatal(err)
-		}
+		s.makeGroup(words[1], words[2], words[3:])
 	case "pick":
 		return []string{s.pick()}
 	case "ask":
-		return s.ask(words[1], words[2])
+		return s.ask(words[1], words[2], words[3:])
 	case "probe":
 		return s.probe(words[1])
+	case "shadow":
+		return s.shadow(words[1])
 	case "report":
-		if tr, changed := s.pool.Report(s.now, s.tickets[words[1]], parseOutcome(s.t, words[2])); changed {
+		return s.report(s.tickets[words[1]], parseOutcome(s.t, words[2]))
+	case "settle":
+		if tr, changed := s.pool.Settle(s.now); changed {
 			return []string{describe(tr)}
 		}
+	case "admin":
+		s.pool.SetAdmin(s.now, s.ids[words[1]], parseAdmin(s.t, words[2]))
+	case "served":
+		return s.served(words[1], words[2], words[3])
 	case "end":
 		s.pool.End(s.tickets[words[1]])
 	default:
@@ -137,25 +145,94 @@ func (s *stage) do(words []string) []string {
 
 func (s *stage) pick() string {
 	var order []string
-	for _, ticket := range s.group.Pick(s.now, nil) {
+	for _, ticket := range s.group.Pick(s.now, Query{}, nil) {
 		order = append(order, fmt.Sprintf("%s(%s)", s.names[ticket.ID], ticket.State))
 	}
 	return strings.Join(order, " ")
 }
 
-func (s *stage) ask(name, member string) []string {
-	for _, ticket := range s.group.Pick(s.now, nil) {
+func (s *stage) makeGroup(policy, delay string, names []string) {
+	low, high, learned := strings.Cut(delay, "-")
+	if !learned {
+		high = low
+	}
+	lowest, err1 := time.ParseDuration(low)
+	highest, err2 := time.ParseDuration(high)
+	if err1 != nil || err2 != nil {
+		s.t.Fatalf("hedge %q", delay)
+	}
+	tiers := [][]ID{nil}
+	for _, name := range names {
+		if name == "/" {
+			tiers = append(tiers, nil)
+			continue
+		}
+		tiers[len(tiers)-1] = append(tiers[len(tiers)-1], s.ids[name])
+	}
+	var err error
+	plan := Plan{Tiers: tiers, Policy: policy, Hedge: Hedge{lowest, highest, 250 * ms}, Budget: 0.2}
+	if s.group, err = s.pool.Group(plan); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// start returns the started ticket of a query for a domain, if it may go to member.
+func (s *stage) start(member string, q Query) (Ticket, string) {
+	for _, ticket := range s.group.Pick(s.now, q, nil) {
 		if ticket.ID != s.ids[member] {
 			continue
 		}
 		started, what := s.pool.Start(s.now, ticket)
 		if what != Started {
-			return []string{"not started"}
+			return Ticket{}, "not started"
 		}
-		s.tickets[name] = started
-		return []string{"patience " + started.Patience.String()}
+		return started, ""
 	}
-	return []string{"not to be asked"}
+	return Ticket{}, "not to be asked"
+}
+
+func (s *stage) ask(name, member string, domain []string) []string {
+	ticket, why := s.start(member, NewQuery(strings.Join(domain, "")))
+	if why != "" {
+		return []string{why}
+	}
+	s.tickets[name] = ticket
+	return []string{"patience " + ticket.Patience.String()}
+}
+
+func (s *stage) served(count, member, latency string) []string {
+	var said []string
+	n, err1 := strconv.Atoi(count)
+	took, err2 := time.ParseDuration(latency)
+	if err1 != nil || err2 != nil {
+		s.t.Fatalf("served %s %s %s", count, member, latency)
+	}
+	for i := range n {
+		ticket, why := s.start(member, Query{Domain: uint64(i / 10)})
+		if why != "" {
+			return append(said, why)
+		}
+		s.now = s.now.Add(took)
+		said = append(said, s.report(ticket, Answered)...)
+		s.pool.End(ticket)
+	}
+	return said
+}
+
+func (s *stage) report(t Ticket, o Outcome) []string {
+	if tr, changed := s.pool.Report(s.now, t, o); changed {
+		return []string{describe(tr)}
+	}
+	return nil
+}
+
+func (s *stage) shadow(name string) []string {
+	ticket, ok := s.group.Shadow(s.now, Query{})
+	if !ok {
+		return []string{"none"}
+	}
+	s.tickets[name] = ticket
+	return []string{"to " + s.names[ticket.ID]}
 }
 
 func (s *stage) probe(name string) []string {
@@ -171,11 +248,28 @@ func (s *stage) probe(name string) []string {
 }
 
 func describe(tr Transition) string {
-	text := fmt.Sprintf("%s: %s -> %s (%s, %d) after %s", tr.Name, tr.From, tr.To, tr.Cause, tr.Count, tr.Lasted)
-	if tr.To == Ejected {
+	text := fmt.Sprintf("%s: %s -> %s (%s) after %s", tr.Name, tr.From, tr.To, tr.Cause, tr.Lasted)
+	if tr.Detail != "" {
+		text += ", " + tr.Detail
+	}
+	switch {
+	case tr.WouldEject && tr.To == Ejected:
 		text += ", hold " + tr.Hold.String()
+	case tr.WouldEject:
+		text += ", would be ejected"
+	}
+	if tr.Renew {
+		text += ", sockets to be replaced"
 	}
 	return text
+}
+
+func parseAdmin(t *testing.T, word string) Admin {
+	admin, ok := map[string]Admin{"ready": Ready, "drain": Drain, "maint": Maint, "force-up": ForceUp}[word]
+	if !ok {
+		t.Fatalf("unknown admin state %q", word)
+	}
+	return admin
 }
 
 func parseRules(t *testing.T, words []string) Rules {
@@ -192,8 +286,14 @@ func parseRules(t *testing.T, words []string) Rules {
 			_, err = fmt.Sscan(value, &rules.Losses)
 		case "hold":
 			rules.Hold, err = time.ParseDuration(value)
+		case "ramp":
+			rules.Ramp, err = time.ParseDuration(value)
 		case "on_demand":
 			rules.OnDemand = true
+		case "no_probe":
+			rules.NoProbe = true
+		case "dry_run":
+			rules.DryRun = true
 		default:
 			err = fmt.Errorf("unknown rule %q", name)
 		}
@@ -206,8 +306,9 @@ func parseRules(t *testing.T, words []string) Rules {
 
 func parseOutcome(t *testing.T, word string) Outcome {
 	outcome, ok := map[string]Outcome{
-		"abandoned": Abandoned, "answered": Answered, "late": Late,
-		"lost": Lost, "lost_to_peer": LostToPeer, "refused": Refused,
+		"abandoned": Abandoned, "answered": Answered, "failed": Failed, "outdone": Outdone,
+		"late": Late, "lost": Lost, "lost_to_peer": LostToPeer,
+		"refused": Refused, "blocked": Blocked, "unreachable": Unreachable,
 	}[word]
 	if !ok {
 		t.Fatalf("unknown outcome %q", word)

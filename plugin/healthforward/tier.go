@@ -1,0 +1,50 @@
+package healthforward
+
+import (
+	"time"
+
+	"steadfast.internal/plugin/healthforward/internal/pool"
+)
+
+// tierHold is how long the upstreams of a tier have a query to themselves, and how
+// long the answer of a lower one waits for them. See DESIGN.md, D20.
+const tierHold = 500 * time.Millisecond
+
+// lowerTier reports whether there is a tier below the first that can be asked.
+func (f *flight) lowerTier() bool {
+	n := len(f.tickets)
+	return n > 0 && f.tickets[n-1].Tier > f.tickets[0].Tier
+}
+
+// tierOpen reports whether the tier of that ticket may be asked by now: while nobody
+// above is up, or if those above have had their time, or have all failed.
+func (f *flight) tierOpen(t pool.Ticket) bool {
+	return t.Tier == f.tickets[0].Tier || !f.group.TierServes(t.Tier) ||
+		time.Since(f.began) >= tierHold || f.allEnded(t.Tier)
+}
+
+// allEnded reports whether whoever could be asked above the tier has been, in vain.
+func (f *flight) allEnded(tier int) bool {
+	for _, t := range f.tickets {
+		if t.Tier >= tier {
+			continue
+		}
+		ended := false
+		for _, tried := range f.tries {
+			ended = ended || tried.ticket.ID == t.ID && tried.ended.Load()
+		}
+		if !ended {
+			return false
+		}
+	}
+	return true
+}
+
+// tierDue returns when the answer of a lower tier may be delivered: when those above
+// are out or have failed, else when they have had their time.
+func (f *flight) tierDue(now time.Time, r result) time.Time {
+	if r.tier == 0 || f.group.TierOut(r.tier) || f.allEnded(r.tier) {
+		return now
+	}
+	return f.began.Add(tierHold)
+}

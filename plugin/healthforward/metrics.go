@@ -121,6 +121,7 @@ type upstreamMetrics struct {
 	failures   [len(outcomes)]prometheus.Counter
 	probes     [len(outcomes)]prometheus.Counter
 	shadows    [len(outcomes)]prometheus.Counter
+	wouldEject map[pool.Cause]prometheus.Counter
 	duration   prometheus.Observer
 	mismatches prometheus.Counter
 }
@@ -129,6 +130,10 @@ func newUpstreamMetrics(addr, proto string) upstreamMetrics {
 	m := upstreamMetrics{
 		duration:   attemptDuration.WithLabelValues(addr, proto),
 		mismatches: mismatchesTotal.WithLabelValues(addr, proto),
+		wouldEject: make(map[pool.Cause]prometheus.Counter),
+	}
+	for _, cause := range pool.Ejections() {
+		m.wouldEject[cause] = wouldEjectTotal.WithLabelValues(addr, proto, cause.String())
 	}
 	for why, word := range reasons {
 		m.attempts[why] = attemptsTotal.WithLabelValues(addr, proto, word)

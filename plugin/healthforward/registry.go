@@ -342,11 +342,11 @@ func (r *registry) announce(u *upstream, tr pool.Transition) {
 	}
 	r.prober.wake()
 
+	if tr.WouldEject {
+		u.metrics.wouldEject[tr.Cause].Inc()
+	}
 	r.mu.Lock()
 	if r.byID[u.id] == u { // else its series are gone already
-		if tr.WouldEject {
-			wouldEjectTotal.WithLabelValues(u.addr, u.proto, tr.Cause.String()).Inc()
-		}
 		if tr.From != tr.To {
 			transitionsTotal.WithLabelValues(u.addr, u.proto, tr.To.String(), tr.Cause.String()).Inc()
 		}

@@ -114,8 +114,8 @@ func (c Cause) String() string {
 	return fmt.Sprintf("cause(%d)", uint8(c))
 }
 
-// ejects reports whether the cause is one of an ejection.
-func (c Cause) ejects() bool { return c >= Silent && c <= BadRcodes }
+// Ejections lists the causes that eject.
+func Ejections() []Cause { return []Cause{Silent, RefusedProbes, Losses, Slow, BadRcodes} }
 
 // Transition says that a member changed its state, or what else follows from an
 // exchange. The pool never calls anybody: it returns transitions, and the caller

@@ -41,7 +41,7 @@ type Config struct {
 	// Race is how many upstreams are asked at once, under the policy race.
 	Race int
 	// Hedge is how long to wait for one upstream before another is asked too: the
-	// 95th percentile of its answers' latencies within 50 and 400 ms by default, and
+	// 95th percentile of its answers' latencies within 50 and 280 ms by default, and
 	// 250 ms before it is known.
 	Hedge pool.Hedge
 	// NoHedge asks no other one before an attempt is lost or its upstream ejected.
@@ -100,7 +100,7 @@ const (
 	defaultReadTimeout = time.Second
 	defaultBudget      = 0.2                    // the load never exceeds 1.2× for long
 	hedgeMin           = 50 * time.Millisecond  // two or three hiccups of a scheduler, and half of what a person notices
-	hedgeMax           = 400 * time.Millisecond // an answer that comes later is better asked for twice
+	hedgeMax           = 280 * time.Millisecond // above, the slow tail of a wide network outweighs the load saved (DESIGN.md, D19)
 	hedgeCold          = 250 * time.Millisecond // RFC 8305, section 5: the delay between connection attempts
 
 	// forwardExpire is the default of forward's expire, which its max_age must not

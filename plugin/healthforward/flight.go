@@ -79,7 +79,6 @@ type try struct {
 	cancel   context.CancelFunc
 	span     ot.Span // nil: the query is not traced
 	ended    atomic.Bool
-	outpaced atomic.Bool // a peer has answered: no answer now means a loss
 
 	// Guarded by flight.mu.
 	reply   *dns.Msg
@@ -129,7 +128,7 @@ func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[re
 	if limit := f.fw.MaxAttempts; limit > 0 && len(f.tries) >= limit {
 		return attempt[result]{}, false
 	}
-	if why != first && why != ejected && why != returned && why != doubted && f.out() >= maxOut {
+	if why != first && why != ejected && why != returned && why != doubted && f.out(true) >= maxOut {
 		return attempt[result]{}, false
 	}
 	ticket, repeat, ok := f.nextTicket(why, pending)
@@ -161,11 +160,15 @@ func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[re
 	}, true
 }
 
-// out returns how many attempts wait on upstreams that are up.
-func (f *flight) out() int {
-	n := 0
+// out returns how many attempts wait, but for those that are lost; with healthy on
+// upstreams that are up.
+func (f *flight) out(healthy bool) int {
+	n, now := 0, time.Now()
 	for _, t := range f.tries {
-		if !t.ended.Load() && f.fw.registry.pool.State(t.ticket.ID) == pool.Up {
+		if t.ended.Load() || now.Sub(t.ticket.Sent) >= f.fw.ReadTimeout {
+			continue
+		}
+		if s := f.fw.registry.pool.State(t.ticket.ID); !healthy || s == pool.Up || s == pool.SlowStart {
 			n++
 		}
 	}
@@ -223,7 +226,7 @@ func (f *flight) mayAsk(round int, why reason, pending int) bool {
 	switch {
 	case round == 0:
 		return true
-	case round >= maxRounds, pending >= maxOut: // of whatever state: they have had their chance
+	case round >= maxRounds, f.out(false) >= maxOut: // of whatever state: they have had their chance
 		return false
 	case why == overdue, why == expired:
 		return true
@@ -244,12 +247,14 @@ func (f *flight) started(t pool.Ticket, s pool.Start) (pool.Ticket, bool) {
 // none is to be made. Free is what rescues a query for the first time.
 func (f *flight) cost(why reason, pending int, repeat bool) (tokens int, ok bool) {
 	switch {
-	case pending == 0, why == first, why == ejected, why == returned:
+	case pending == 0, why == first, why == ejected, why == returned, why == doubted:
 		return 0, true
 	case (why == overdue || why == suspected) && f.fw.NoHedge:
 		return 0, false
 	case why == expired && len(f.tries) == 1 && !f.parked:
 		return 0, true
+	case why == overdue && repeat && f.slowName():
+		return 0, false
 	case (why == overdue || why == expired) && repeat:
 		return repeatCost, true
 	case why == failed && !f.spared:
@@ -259,15 +264,25 @@ func (f *flight) cost(why reason, pending int, repeat bool) (tokens int, ok bool
 	return 1, true
 }
 
+// slowName reports whether it is likely that no packet was lost, but that the name
+// takes long: several upstreams, on good links, owe an answer and have sent others.
+func (f *flight) slowName() bool {
+	asked := make(map[pool.ID]bool)
+	for _, t := range f.tries {
+		if t.ticket.Lossy || !f.group.HeardSince(t.ticket.Rank, t.ticket.Sent) {
+			return false
+		}
+		asked[t.ticket.ID] = true
+	}
+	return len(asked) > 1
+}
+
 // try makes the attempt and reports what it showed.
 func (f *flight) try(t *try, repeat bool) result {
 	defer t.cancel()
 	reply, err := t.up.exchange(t.ctx, f.query, repeat)
 	now := time.Now()
 	outcome, g := classify(reply, err, f.fw.Failover)
-	if err != nil && t.ctx.Err() != nil && t.outpaced.Load() {
-		outcome = pool.LostToPeer
-	}
 	f.mu.Lock()
 	t.reply, t.endedAt, t.failed = reply, now, g == gradeBad
 	outdone := t.failed && t.outdone
@@ -317,9 +332,27 @@ func (f *flight) leave(won result, ok bool) {
 			t.cancel()
 			continue
 		}
-		t.outpaced.Store(true)
-		time.AfterFunc(time.Until(t.ticket.Sent.Add(t.ticket.Linger)), t.cancel)
+		lost := t.ticket.Sent.Add(t.ticket.Linger)
+		time.AfterFunc(time.Until(lost), func() { f.outpaced(t, lost) })
+		// What comes later still tells how slow the upstream is.
+		time.AfterFunc(time.Until(later(lost, t.ticket.Sent.Add(f.fw.ReadTimeout))), t.cancel)
 	}
+}
+
+// outpaced reports that t was not over when it was due, long after a peer's answer,
+// unless we come late ourselves.
+func (f *flight) outpaced(t *try, due time.Time) {
+	now := time.Now()
+	if !t.ended.Load() && now.Sub(due) <= maxLag {
+		f.fw.registry.report(now, t.up, t.ticket, pool.LostToPeer)
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // outdoes notes that the winner has answered well what t's upstream is asked too, and
@@ -327,7 +360,7 @@ func (f *flight) leave(won result, ok bool) {
 // not asked the same: a server that refuses all names but its own is the first choice
 // for these.
 func (f *flight) outdoes(won result, ok bool, t *try) bool {
-	if !ok || f.ranked() || won.up == t.up || won.tier != t.ticket.Tier || !answeredWell(won) {
+	if !ok || f.fw.ranked() || won.up == t.up || won.tier != t.ticket.Tier || !answeredWell(won) {
 		return false
 	}
 	f.mu.Lock()

@@ -206,7 +206,7 @@ func (r *registry) connect(now time.Time, f *Forwarder) error {
 			ids = append(ids, u.id)
 		}
 		var err error
-		plan := pool.Plan{Tiers: [][]pool.ID{ids}, Policy: f.Policy, Hedge: f.Hedge, Budget: f.Budget}
+		plan := pool.Plan{Tiers: [][]pool.ID{ids}, Policy: f.Policy, Ranked: f.ranked(), Hedge: f.Hedge, Budget: f.Budget}
 		if g.Group, err = r.pool.Group(plan); err != nil {
 			r.disconnect(made)
 			return err

@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// denialHold is how long a denial waits for an upstream that ranks before and
-	// shows no life. See DESIGN.md, D8.
-	denialHold = 500 * time.Millisecond
+	// denialHold is how long a denial waits at most for an upstream that ranks before
+	// and shows no life: as long as forward waits for it. See DESIGN.md, D8.
+	denialHold = 2 * time.Second
 	// One that does live is asked again so often, and so many times in all, for its
 	// view: at a loss of 30 %, that misses the answer to six queries in a million.
 	doubtEvery  = 100 * time.Millisecond
@@ -41,7 +41,7 @@ func (f *flight) due(now time.Time, i int, results []result, over bool) (at time
 		if r.tier > 0 && !f.group.TierOut(r.tier) {
 			return at, false // those above may know the name
 		}
-		if f.ranked() {
+		if f.fw.ranked() {
 			return f.denialDue(now, r, results, over)
 		}
 		return now, true
@@ -53,7 +53,7 @@ func (f *flight) due(now time.Time, i int, results []result, over bool) (at time
 
 // ranked reports whether the order of the upstreams ranks their views of the
 // names, so that a later one cannot deny what an earlier one may know.
-func (f *flight) ranked() bool { return f.fw.Policy == policySequential }
+func (c *Config) ranked() bool { return c.Policy == policySequential }
 
 // denialDue returns when the denial r may be delivered: at once when every upstream
 // that ranks before has answered or is out; after a while where one shows no life.
@@ -62,23 +62,25 @@ func (f *flight) denialDue(now time.Time, r result, results []result, over bool)
 	if vetoed(r, results) {
 		return at, false
 	}
-	at = now
+	waits := false
+	f.inDoubt = -1
 	for rank := range r.rank {
-		if answered(rank, results) || f.group.Ejected(rank) {
+		alive := f.group.HeardSince(rank, f.began)
+		switch {
+		case answered(rank, results), f.group.Ejected(rank):
 			continue
+		case alive && f.times(rank) >= doubtRounds, !alive && now.Sub(r.at) >= denialHold:
+			continue // it has had its chance
 		}
-		due := r.at.Add(denialHold)
-		if f.group.HeardSince(rank, f.began) && f.times(rank) < doubtRounds {
-			due = now.Add(doubtEvery)
-			if over {
-				return at, false
-			}
-		}
-		if due.After(at) {
-			at, f.inDoubt = due, rank
+		waits = true
+		if alive && f.inDoubt < 0 {
+			f.inDoubt = rank
 		}
 	}
-	return at, true
+	if !waits {
+		return now, true
+	}
+	return now.Add(doubtEvery), !over
 }
 
 // times returns how often the upstream of that rank has been asked.

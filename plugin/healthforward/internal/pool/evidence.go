@@ -38,6 +38,7 @@ type evidence struct {
 // row is what went wrong without anything good between.
 type row struct {
 	n       int
+	first   time.Time // when the first one was sent
 	last    time.Time // when the last one that counted was sent
 	domains domains
 }
@@ -68,6 +69,9 @@ func (e *evidence) wrong(now time.Time, k kind, t Ticket) {
 	e.failed[k].add(now, t.domain)
 	r := &e.rows[k]
 	r.domains.add(now, t.domain)
+	if r.n == 0 {
+		r.first = t.Sent
+	}
 	if r.n == 0 || t.Sent.Sub(r.last) >= t.Patience {
 		r.n++
 		r.last = t.Sent

@@ -16,6 +16,11 @@ const (
 	// lower tier takes over: a backup may know fewer names.
 	lastOfTier = 500 * time.Millisecond
 
+	// viewPatience is how long one that ranks before another must have answered
+	// nothing, before what the other denies is believed: as long as forward waits for
+	// it. See DESIGN.md, D23.
+	viewPatience = 2 * time.Second
+
 	// renewEvery: pooled sockets that lose are replaced, but who loses on the new
 	// ones too within this time has lost.
 	renewEvery = 60 * time.Second
@@ -103,6 +108,7 @@ type member struct {
 	skip     time.Time // until when it is asked last for that
 	blocked  time.Time // when this host last did not let an exchange out
 
+	link      link
 	latency   latency
 	preferred bool // by the policy fastest
 	probes    probes
@@ -146,7 +152,7 @@ func (m *member) judge(now time.Time, t Ticket, o Outcome, s peers) finding {
 	case o == Outdone:
 		return m.wrong(now, badRcode, t, s)
 	case o == Late:
-		if m.serves() && !m.heard.After(t.Sent) {
+		if m.serves() && !m.heard.After(t.Sent) && now.Sub(t.Sent) >= m.latency.delay(now, 0) {
 			return m.suspect(now, LateAnswer)
 		}
 	case o == Blocked:
@@ -160,11 +166,13 @@ func (m *member) judge(now time.Time, t Ticket, o Outcome, s peers) finding {
 		m.unreachable(now, s)
 	case o == Lost:
 		m.evidence.count(now, t.domain)
+		m.link.lost()
 		if !m.heard.After(t.Sent) {
 			return m.wrong(now, loss, t, s)
 		}
 	case o == LostToPeer:
 		m.evidence.count(now, t.domain)
+		m.link.lost()
 		return m.wrong(now, loss, t, s)
 	}
 	return finding{}
@@ -181,6 +189,7 @@ func (m *member) answered(now time.Time, t Ticket, o Outcome, stale bool, s peer
 		m.latency.add(now, took)
 		m.evidence.count(now, t.domain)
 		m.evidence.good(loss)
+		m.link.passed()
 		if o == Answered {
 			m.evidence.good(badRcode)
 		}
@@ -249,6 +258,9 @@ func (m *member) tooBad(now time.Time, k kind, s peers) (string, bool) {
 	if !inARow && !sh.large() || m.neverEjected() {
 		return "", false
 	}
+	if s.ranked() && (k == badRcode || !inARow || now.Sub(row.first) < viewPatience) {
+		return "", false
+	}
 	if last, _ := s.lastUp(); last {
 		return "", false // half an answer is better than none
 	}
@@ -274,7 +286,7 @@ func (m *member) tooSlow(now time.Time, s peers) finding {
 		return finding{}
 	}
 	best := s.best()
-	if last, _ := s.lastUp(); last || p95 <= m.slowLimit(best) || median <= best {
+	if last, _ := s.lastUp(); last || s.ranked() || p95 <= m.slowLimit(best) || median <= best {
 		return finding{}
 	}
 	return m.eject(now, Slow, fmt.Sprintf("p95 %s, %s at the best peer", round(p95), round(best)))
@@ -311,6 +323,7 @@ func (m *member) slowLimit(best time.Duration) time.Duration {
 func (m *member) suspect(now time.Time, why Cause) finding {
 	m.enter(now, Suspect)
 	m.probes.at = now
+	m.probes.spare = m.link.spareMisses() // as it was before what made us doubt
 	return finding{cause: why}
 }
 

@@ -67,6 +67,15 @@ func (s peers) lastUp() (last, lower bool) {
 	return last, last && lower
 }
 
+// ranked reports whether somebody ranks after m in one of its groups, who may deny
+// what m knows.
+func (s peers) ranked() bool {
+	return slices.ContainsFunc(s.pool.groups, func(g *Group) bool {
+		tier := g.tierOf(s.m.id)
+		return tier >= 0 && g.ranked && g.tiers[tier][len(g.tiers[tier])-1] != s.m.id
+	})
+}
+
 // serving reports whether one of ids other than but takes its part of the queries.
 func (p *Pool) serving(ids []ID, but *member) bool {
 	return slices.ContainsFunc(ids, func(id ID) bool {

@@ -68,6 +68,8 @@ type Ticket struct {
 	// Linger is how long an answer is waited for though a peer has given one, before
 	// LostToPeer is reported.
 	Linger time.Duration
+	// Lossy says that packets to the member get lost now and then.
+	Lossy bool
 	// Timeout is, for a probe, how long to wait before Lost is reported.
 	Timeout time.Duration
 
@@ -146,6 +148,7 @@ type Group struct {
 	// explores says that members which are not asked get copies of queries, for their
 	// latency to be known.
 	explores bool
+	ranked   bool
 
 	// Guarded by pool.mu.
 	turn     uint64
@@ -160,6 +163,9 @@ type Plan struct {
 	Tiers [][]ID
 	// Policy is one of [Policies].
 	Policy string
+	// Ranked says that the order of the members ranks what they know: who comes later
+	// may deny what an earlier one knows, so it takes more to eject an earlier one.
+	Ranked bool
 	Hedge  Hedge
 	// Budget is what part of a packet each query earns for further ones.
 	Budget float64
@@ -173,7 +179,7 @@ func (p *Pool) Group(plan Plan) (*Group, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	g := &Group{pool: p, policy: order, hedge: plan.Hedge, explores: plan.Policy == "fastest", budget: budget{perQuery: plan.Budget}}
+	g := &Group{pool: p, policy: order, hedge: plan.Hedge, explores: plan.Policy == "fastest", ranked: plan.Ranked, budget: budget{perQuery: plan.Budget}}
 	for i, ids := range plan.Tiers {
 		lower := slices.Concat(plan.Tiers[i+1:]...)
 		g.tiers = append(g.tiers, slices.DeleteFunc(slices.Clone(ids), func(id ID) bool { return slices.Contains(lower, id) }))
@@ -443,6 +449,7 @@ func (p *Pool) Start(now time.Time, t Ticket) (Ticket, Start) {
 	if !m.serves() {
 		t.Patience = min(learned, suspectPatience)
 	}
+	t.Lossy = m.link.lossy()
 	t.Linger = max(lingerFactor*learned, minLinger)
 	return t, Started
 }

@@ -28,6 +28,7 @@ const (
 type probes struct {
 	misses int // in a row without an answer, or one refused exchange
 	passes int // in a row that were answered
+	spare  int // that may miss beyond the rules, on the link as it was before the suspicion
 
 	newest   uint32        // the number of the newest probe
 	out      bool          // it is out and not yet judged
@@ -48,7 +49,7 @@ func (p *probes) sample(rtt time.Duration) {
 
 // eject sets the times of the probes of a member that was just ejected.
 func (p *probes) eject(now time.Time, m *member) {
-	p.misses, p.passes = 0, 0
+	p.misses, p.passes, p.spare = 0, 0, 0
 	p.interval = m.rules.Interval
 	p.at = now.Add(m.pause())
 }
@@ -159,6 +160,7 @@ func (m *member) missed(now, sent time.Time, why Cause, s peers) finding {
 	if m.ramping(now) {
 		fall = 1 // it has only just come back
 	}
+	fall += p.spare
 	_, lower := s.lastUp()
 	tooSoon := lower && now.Sub(m.heard) < lastOfTier
 	if p.misses >= fall && !tooSoon && !m.neverEjected() {
@@ -195,11 +197,11 @@ func (m *member) pause() time.Duration {
 
 // probeTimeout returns when an unanswered probe counts as a miss. An answer that
 // comes later is a sign of life all the same. There is no hurry to convict the
-// last one, whom nobody could stand in for.
+// last one, whom nobody could stand in for, or one whose view of the names nobody has.
 func (m *member) probeTimeout(s peers) time.Duration {
 	last, lower := s.lastUp()
 	switch {
-	case m.state == Ejected, last && !lower && !m.heard.IsZero():
+	case m.state == Ejected, last && !lower && !m.heard.IsZero(), s.ranked():
 		return probeTimeoutMax
 	case m.probes.rtt == 0:
 		return probeTimeoutCold

@@ -38,6 +38,9 @@ type Config struct {
 	// ReadTimeout is how long one attempt may take before it counts as lost and
 	// another one is due. Default 1 s.
 	ReadTimeout time.Duration
+	// Deadline is how long the whole query may take. Default 4 s, or ReadTimeout if
+	// that is more.
+	Deadline time.Duration
 	// Race is how many upstreams are asked at once, under the policy race.
 	Race int
 	// Hedge is how long to wait for one upstream before another is asked too: the
@@ -117,6 +120,7 @@ func newConfig() Config {
 	return Config{
 		Policy:      defaultPolicy,
 		ReadTimeout: defaultReadTimeout,
+		Deadline:    queryDeadline,
 		Hedge:       pool.Hedge{Min: hedgeMin, Max: hedgeMax, Cold: hedgeCold},
 		Budget:      defaultBudget,
 		Failover:    []int{dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeNotImplemented},
@@ -135,6 +139,7 @@ func (c *Config) properties(root string, seen map[string]bool) corefile.Table {
 		}
 	}
 	return corefile.Table{
+		"deadline":                         corefile.Duration(&c.Deadline, time.Second, 30*time.Second),
 		"doh_method":                       corefile.Enum(&c.Way.httpMethod, http.MethodGet, http.MethodPost),
 		"except":                           c.except,
 		"expire":                           once("expire", corefile.Duration(&c.Way.expire, 0, forever)),
@@ -401,6 +406,7 @@ func (c *Config) reconcile(seen map[string]bool) error {
 	if seen["fall"] && seen["max_fails"] {
 		return errors.New("fall and max_fails are two words for one thing: give one of them")
 	}
+	c.Deadline = max(c.Deadline, c.ReadTimeout) // or the attempt could not take as long as it may
 	expire := c.Way.expire
 	if !seen["expire"] {
 		expire = forwardExpire

@@ -48,6 +48,7 @@ func TestParse(t *testing.T) {
 			except a.example b.example
 			except 10.0.0.0/8
 			read_timeout 3s
+			deadline 5s
 			failover servfail REFUSED
 			failover NOTIMP
 			next NXDOMAIN
@@ -72,7 +73,7 @@ func TestParse(t *testing.T) {
 			tls_servername dns.example
 		}`, func(c *Config) {
 			c.Policy, c.Except = "sequential", []string{"a.example.", "b.example.", "10.in-addr.arpa."}
-			c.ReadTimeout, c.MaxConcurrent, c.MaxAttempts = 3*time.Second, 1000, 7
+			c.ReadTimeout, c.Deadline, c.MaxConcurrent, c.MaxAttempts = 3*time.Second, 5*time.Second, 1000, 7
 			c.Hedge.Min, c.Hedge.Max = 75*time.Millisecond, 75*time.Millisecond
 			c.Failover = []int{dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeNotImplemented}
 			c.NextRcodes, c.NextOnNodata = []int{dns.RcodeNameError, dns.RcodeServerFailure}, true
@@ -98,6 +99,11 @@ func TestParse(t *testing.T) {
 		"health_check 0 is no busy loop": {"healthforward . 192.0.2.1 {\n health_check 0s\n}", func(c *Config) {
 			c.Rules.Interval = minProbeInterval
 		}},
+		"an attempt below the deadline":             {block("read_timeout 3999ms"), func(c *Config) { c.ReadTimeout = 3999 * time.Millisecond }},
+		"an attempt above the deadline raises it":   {block("read_timeout 4001ms"), func(c *Config) { c.ReadTimeout, c.Deadline = 4001*time.Millisecond, 4001*time.Millisecond }},
+		"an attempt above a deadline that is given": {block("deadline 1s\n read_timeout 2s"), func(c *Config) { c.ReadTimeout, c.Deadline = 2*time.Second, 2*time.Second }},
+		"the shortest deadline":                     {block("deadline 1s"), func(c *Config) { c.Deadline = time.Second }},
+		"the longest deadline":                      {block("deadline 30s"), func(c *Config) { c.Deadline = 30 * time.Second }},
 		"tls without files": {"healthforward . 192.0.2.1 {\n tls\n}", func(c *Config) {
 			c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 		}},
@@ -219,6 +225,9 @@ func TestErrorsNameWhatIsWrong(t *testing.T) {
 		block("except a..b"):                         {"except", "a..b"},
 		block("read_timeout 5"):                      {"read_timeout", "5", "duration"},
 		block("read_timeout 0s"):                     {"read_timeout", "0s", "1ns"},
+		block("deadline 999ms"):                      {"deadline", "999ms", "1s"},
+		block("deadline 31s"):                        {"deadline", "31s", "30s"},
+		block("deadline off"):                        {"deadline", "off", "duration"},
 		block("failover"):                            {"failover"},
 		block("failover NOERROR"):                    {"failover", "NOERROR"},
 		block("failover BAD"):                        {"failover", "BAD"},
@@ -294,7 +303,7 @@ func FuzzBlock(f *testing.F) {
 			return
 		}
 		for _, c := range configs {
-			if c.From == "" || len(c.To) == 0 || c.Rules.Rise < 1 || c.Rules.Fall < 0 || c.ReadTimeout < 1 || c.Hedge.Min > c.Hedge.Max {
+			if c.From == "" || len(c.To) == 0 || c.Rules.Rise < 1 || c.Rules.Fall < 0 || c.ReadTimeout < 1 || c.Deadline < max(time.Second, c.ReadTimeout) || c.Hedge.Min > c.Hedge.Max {
 				t.Errorf("accepted %+v", c)
 			}
 		}

@@ -16,7 +16,8 @@ import (
 
 // Numbers of a query's course. See DESIGN.md, D7.
 const (
-	// queryDeadline is below the 5 s after which a glibc client asks again.
+	// queryDeadline, the default of Config.Deadline, is below the 5 s after which a
+	// glibc client asks again.
 	queryDeadline = 4 * time.Second
 	// maxOut is how many attempts on healthy upstreams wait at once (RFC 9520, section 3.1).
 	maxOut = 3
@@ -94,7 +95,7 @@ func newFlight(fw *Forwarder, g *group, q query, about pool.Query, now time.Time
 		query:    q,
 		about:    about,
 		began:    now,
-		deadline: now.Add(max(queryDeadline, fw.ReadTimeout)),
+		deadline: now.Add(fw.Deadline),
 		nudges:   make(chan nudge, 8),
 	}
 	f.tickets = fw.pick(now, g, about)

@@ -173,7 +173,7 @@ func (c *canary) takes(now time.Time) bool {
 // says nothing of the upstream: such queries are not like others.
 func (f *Forwarder) exchangeOnce(ctx context.Context, state request.Request, g *group, q query, about pool.Query) (answer result, full bool) {
 	now := time.Now()
-	ctx, cancel := context.WithDeadline(ctx, now.Add(max(queryDeadline, f.ReadTimeout)))
+	ctx, cancel := context.WithDeadline(ctx, now.Add(f.Deadline))
 	defer cancel()
 	flight := flight{fw: f, group: g}
 	for _, picked := range f.pick(now, g, about) {

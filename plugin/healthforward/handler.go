@@ -103,10 +103,21 @@ func (f *Forwarder) passesOn(reply *dns.Msg) bool {
 		f.NextOnNodata && reply.Rcode == dns.RcodeSuccess && len(reply.Answer) == 0
 }
 
+// maxWaiting is how many queries of all stanzas together may wait at once. Each
+// takes some 20 kB, most of it the stacks of its goroutines, so all take 160 MB: an
+// outage under load must not take all the memory there is. Below eight upstreams
+// the limit of each, 1024, is met before.
+const maxWaiting = 8192
+
 // resolve returns the answer to q, or the rcode and the error to return where
 // there is none. What is returned without an error is not kept by cache: a short
 // outage must not be stretched for the names that were asked in it. See DESIGN.md, D9.
 func (f *Forwarder) resolve(ctx context.Context, state request.Request, q query) (result, int, error) {
+	defer f.registry.waiting.Add(-1)
+	if f.registry.waiting.Add(1) > maxWaiting {
+		unansweredTotal.WithLabelValues("full").Inc()
+		return result{}, dns.RcodeRefused, errFull
+	}
 	about := pool.NewQuery(state.Name())
 	answer, full := f.answer(ctx, state, f.groupFor(state.Proto()), q, about)
 	if f.PreferUDP && !f.ForceTCP && answer.reply != nil && answer.reply.Truncated {

@@ -14,6 +14,7 @@ import (
 	"github.com/coredns/coredns/plugin/metadata"
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 func TestAnswersAsTheUpstreamDoes(t *testing.T) {
@@ -192,6 +193,34 @@ func TestTooManyAtOnceAreRefused(t *testing.T) {
 	}
 	close(release)
 	wg.Wait()
+}
+
+func TestTheProcessHasALimitOfQueriesThatWait(t *testing.T) {
+	for name, tc := range map[string]struct {
+		waiting int64
+		refused bool
+	}{
+		"below the limit": {maxWaiting - 2, false},
+		"up to the limit": {maxWaiting - 1, false},
+		"above the limit": {maxWaiting, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, "", func(t *testing.T, fw *Forwarder, _, _ *model) {
+				fw.registry.waiting.Add(tc.waiting) // of other stanzas
+				before := testutil.ToFloat64(unansweredTotal.WithLabelValues("full"))
+				reply, rcode, err := ask(t, fw, question("example.org.", dns.TypeA))
+				if refused := reply == nil && rcode == dns.RcodeRefused && errors.Is(err, errFull); refused != tc.refused {
+					t.Errorf("wrote %v, ServeDNS = %d, %v; want REFUSED: %v", reply, rcode, err, tc.refused)
+				}
+				if counted := testutil.ToFloat64(unansweredTotal.WithLabelValues("full")) > before; counted != tc.refused {
+					t.Errorf("counted as full: %v, want %v", counted, tc.refused)
+				}
+				if n := fw.registry.waiting.Load(); n != tc.waiting {
+					t.Errorf("%d are taken to wait after that, want %d", n, tc.waiting)
+				}
+			})
+		})
+	}
 }
 
 func TestTruncatedIsPassedOn(t *testing.T) {

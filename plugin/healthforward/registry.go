@@ -36,6 +36,8 @@ type registry struct {
 	generations []*generation // those that are acquired, the oldest first
 
 	prober prober
+
+	waiting atomic.Int64 // queries of all stanzas that wait for an answer
 }
 
 // opener makes the way to an upstream: transport.New, or what stands in for it.

@@ -52,7 +52,6 @@ type flight struct {
 	fw       *Forwarder
 	group    *group
 	query    query
-	about    pool.Query
 	began    time.Time
 	deadline time.Time
 	nudges   chan nudge
@@ -74,12 +73,12 @@ type flight struct {
 
 // try is one attempt at a query.
 type try struct {
-	ticket   pool.Ticket
-	up       *upstream
-	ctx      context.Context
-	cancel   context.CancelFunc
-	span     ot.Span // nil: the query is not traced
-	ended    atomic.Bool
+	ticket pool.Ticket
+	up     *upstream
+	ctx    context.Context
+	cancel context.CancelFunc
+	span   ot.Span // nil: the query is not traced
+	ended  atomic.Bool
 
 	// Guarded by flight.mu.
 	reply   *dns.Msg
@@ -88,25 +87,23 @@ type try struct {
 	outdone bool // a peer has answered well
 }
 
-func newFlight(fw *Forwarder, g *group, q query, about pool.Query, now time.Time) *flight {
+func newFlight(fw *Forwarder, g *group, q query, now time.Time) *flight {
 	f := &flight{
 		fw:       fw,
 		group:    g,
 		query:    q,
-		about:    about,
 		began:    now,
 		deadline: now.Add(fw.Deadline),
 		nudges:   make(chan nudge, 8),
 	}
-	f.tickets = fw.pick(now, g, about)
+	f.tickets = fw.pick(now, g, q.about)
 	f.parked = len(f.tickets) > 0 && f.tickets[0].State == pool.Ejected
 	return f
 }
 
-// run returns the reply to deliver, or false where there is none.
+// run returns the reply to deliver, or false where there is none. ctx ends at the
+// deadline.
 func (f *flight) run(ctx context.Context) (result, bool) {
-	ctx, cancel := context.WithDeadline(ctx, f.deadline)
-	defer cancel()
 	r := race[result]{
 		admit:  func(why reason, _, pending int) (attempt[result], bool) { return f.admit(ctx, why, pending) },
 		late:   f.late,
@@ -200,7 +197,7 @@ func (f *flight) nextTicket(why reason, pending int) (ticket pool.Ticket, repeat
 		}
 		f.round++
 		f.next = 0
-		f.tickets = f.group.PickAgain(time.Now(), f.about, f.tickets[:0]) // as they stand now
+		f.tickets = f.group.PickAgain(time.Now(), f.query.about, f.tickets[:0]) // as they stand now
 	}
 }
 

@@ -57,6 +57,8 @@ type Forwarder struct {
 	concurrent atomic.Int64
 	complaint  atomic.Int64 // when the last one was logged, in Unix nanoseconds
 
+	sharing sharing
+
 	mu      sync.Mutex
 	flights map[*flight]struct{}
 }
@@ -118,51 +120,36 @@ func (f *Forwarder) resolve(ctx context.Context, state request.Request, q query)
 		unansweredTotal.WithLabelValues("full").Inc()
 		return result{}, dns.RcodeRefused, errFull
 	}
-	about := pool.NewQuery(state.Name())
-	answer, full := f.answer(ctx, state, f.groupFor(state.Proto()), q, about)
+	now := time.Now()
+	w := waiter{state: state, query: q, came: now, due: now.Add(f.Deadline)}
+	answer := f.ask(ctx, &w, f.groupFor(state.Proto()))
 	if f.PreferUDP && !f.ForceTCP && answer.reply != nil && answer.reply.Truncated {
-		if whole, _ := f.answer(ctx, state, (*f.groups.Load())[protoTCP], q, about); whole.reply != nil {
+		w.came = time.Now()
+		if whole := f.ask(ctx, &w, (*f.groups.Load())[protoTCP]); whole.reply != nil {
 			answer = whole
 		}
 	}
 	switch {
 	case answer.reply != nil:
-		return answer, dns.RcodeSuccess, nil
+		return answer.result, dns.RcodeSuccess, nil
 	case ctx.Err() != nil:
 		unansweredTotal.WithLabelValues("cancelled").Inc()
-		return answer, dns.RcodeServerFailure, ctx.Err()
-	case full:
+		return answer.result, dns.RcodeServerFailure, ctx.Err()
+	case answer.full:
 		unansweredTotal.WithLabelValues("full").Inc()
-		return answer, dns.RcodeRefused, errFull
+		return answer.result, dns.RcodeRefused, errFull
 	}
 	unansweredTotal.WithLabelValues("no_answer").Inc()
 	f.complain(time.Now())
-	return answer, dns.RcodeServerFailure, nil
+	return answer.result, dns.RcodeServerFailure, nil
 }
 
-// answer asks the group. full says that there is no answer because too many
-// queries wait on every upstream.
-func (f *Forwarder) answer(ctx context.Context, state request.Request, g *group, q query, about pool.Query) (answer result, full bool) {
-	if q.once {
-		return f.exchangeOnce(ctx, state, g, q, about)
+// ask asks the group.
+func (f *Forwarder) ask(ctx context.Context, w *waiter, g *group) ending {
+	if w.query.once {
+		return f.exchangeOnce(ctx, w, g)
 	}
-	now := time.Now()
-	flight := newFlight(f, g, q, about, now)
-	if flight.parked && f.Failfast && !f.canary.takes(now) {
-		return answer, false
-	}
-	f.enter(flight)
-	defer f.exit(flight)
-	answer, ok := flight.run(ctx)
-	if ok && answeredWell(answer) {
-		f.shadow(g, q, about)
-	}
-	if len(f.taps) > 0 {
-		for _, s := range flight.sent() {
-			f.tapAttempt(ctx, state, s)
-		}
-	}
-	return answer, flight.full && len(flight.tries) == 0 && !flight.parked
+	return f.answer(ctx, w, g)
 }
 
 // canary lets a few queries through that find out whether somebody is back, while
@@ -182,12 +169,12 @@ func (c *canary) takes(now time.Time) bool {
 // exchangeOnce sends q to the first upstream that takes it. Only one that refused
 // it outright, and so has not seen it, is followed by the next. What comes of it
 // says nothing of the upstream: such queries are not like others.
-func (f *Forwarder) exchangeOnce(ctx context.Context, state request.Request, g *group, q query, about pool.Query) (answer result, full bool) {
-	now := time.Now()
-	ctx, cancel := context.WithDeadline(ctx, now.Add(f.Deadline))
+func (f *Forwarder) exchangeOnce(ctx context.Context, w *waiter, g *group) ending {
+	now := w.came
+	ctx, cancel := context.WithDeadline(ctx, w.due)
 	defer cancel()
 	flight := flight{fw: f, group: g}
-	for _, picked := range f.pick(now, g, about) {
+	for _, picked := range f.pick(now, g, w.query.about) {
 		ticket, ok := flight.started(f.registry.pool.Start(now, picked))
 		if !ok {
 			continue
@@ -195,26 +182,26 @@ func (f *Forwarder) exchangeOnce(ctx context.Context, state request.Request, g *
 		up := g.upstreams[ticket.ID]
 		up.metrics.attempts[first].Inc()
 		traced := span(ctx, up)
-		reply, err := up.exchange(ctx, q, true)
+		reply, err := up.exchange(ctx, w.query, true)
 		if traced != nil {
 			traced.Finish()
 		}
 		f.registry.pool.End(ticket)
-		f.tapAttempt(ctx, state, sent{up: up, at: now, reply: reply, ended: time.Now()})
+		f.tapAttempt(ctx, w.state, sent{up: up, at: now, reply: reply, ended: time.Now()})
 		if err == nil {
-			return result{reply: reply, grade: gradeFinal, up: up}, false
+			return ending{result: result{reply: reply, grade: gradeFinal, up: up}}
 		}
 		if ctx.Err() != nil {
-			return answer, false
+			return ending{}
 		}
 	}
-	return answer, flight.full
+	return ending{full: flight.full}
 }
 
 // shadow sends a copy of a query that was answered to an upstream that has to show
 // that it answers well too. Nobody waits for what comes of it.
-func (f *Forwarder) shadow(g *group, q query, about pool.Query) {
-	t, ok := g.Shadow(time.Now(), about)
+func (f *Forwarder) shadow(g *group, q query) {
+	t, ok := g.Shadow(time.Now(), q.about)
 	if !ok {
 		return
 	}

@@ -3,7 +3,9 @@ package healthforward
 import (
 	"fmt"
 	"slices"
+	"strings"
 
+	"steadfast.internal/plugin/healthforward/internal/pool"
 	"steadfast.internal/plugin/healthforward/internal/transport"
 
 	"github.com/miekg/dns"
@@ -26,16 +28,18 @@ type query struct {
 	plain transport.Query // without, for servers that do not know it
 	bare  bool            // the client itself sent no OPT
 	once  bool            // to be delivered at most once, as it was received
+	about pool.Query      // what the pool may know of it
 }
 
 // prepare makes the query of r, which it does not change.
 func prepare(r *dns.Msg) (query, error) {
+	about := pool.NewQuery(strings.ToLower(r.Question[0].Name))
 	if sentOnce(r) {
 		as, err := transport.NewQuery(r)
 		if err != nil {
 			return query{}, err
 		}
-		return query{edns: as, wide: as, plain: as, bare: r.IsEdns0() == nil, once: true}, nil
+		return query{edns: as, wide: as, plain: as, bare: r.IsEdns0() == nil, once: true, about: about}, nil
 	}
 	// A shallow copy: only the additional section is ours.
 	out := *r
@@ -50,7 +54,7 @@ func prepare(r *dns.Msg) (query, error) {
 	if err != nil {
 		return query{}, err
 	}
-	q := query{plain: plain, bare: theirs == nil}
+	q := query{plain: plain, bare: theirs == nil, about: about}
 	opt := ourOPT(theirs)
 	if q.edns, err = plain.WithAdditional(opt); err == nil {
 		opt.SetUDPSize(streamSize)

@@ -97,6 +97,7 @@ func (g *generation) add(c Config) *Forwarder {
 	f := &Forwarder{
 		Config: c, name: pluginName, registry: g.registry, generation: g,
 		places: make([][]target, len(c.To)), flights: make(map[*flight]struct{}),
+		sharing: sharing{flights: make(map[shareKey]*shared)},
 	}
 	g.forwarders = append(g.forwarders, f)
 	return f

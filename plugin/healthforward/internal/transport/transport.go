@@ -178,6 +178,10 @@ func New(network, addr string, opts Options) (Exchanger, error) {
 	return construct(addr, opts.withDefaults()), nil
 }
 
+// Key returns what goes on the wire but for the ID, by which identical queries are
+// known.
+func (q Query) Key() string { return string(q.packed[2:]) }
+
 // wire returns a copy of the packed query that carries id, with room bytes in front.
 func (q Query) wire(room int, id uint16) ([]byte, error) {
 	if len(q.packed) > dns.MaxMsgSize {

@@ -18,8 +18,9 @@ type waiter struct {
 
 // ending is what came of a query.
 type ending struct {
-	result      // without a reply where there is none
-	full   bool // that is because too many queries wait on every upstream
+	result         // without a reply where there is none
+	full   bool    // that is because too many queries wait on every upstream
+	flight *flight // who was asked; nil: nobody
 }
 
 // shareKey is what queries have in common that one flight can answer.
@@ -124,11 +125,11 @@ func (f *Forwarder) await(ctx context.Context, w *waiter, s *shared, led bool) e
 	}
 	stays, taps := f.sharing.leave(s, led)
 	if !stays {
-		return ending{}
+		return ending{flight: s.flight}
 	}
 	s.cancel() // the last to leave takes what there is, as a reply that was held back
 	<-s.done
-	e := ending{result: s.won, full: s.full && len(s.tries) == 0 && !s.parked}
+	e := ending{result: s.won, full: s.full && len(s.tries) == 0 && !s.parked, flight: s.flight}
 	if s.many && e.reply != nil {
 		e.reply = e.reply.Copy()
 	}

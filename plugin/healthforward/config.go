@@ -68,6 +68,9 @@ type Config struct {
 	// Failfast answers SERVFAIL at once while nobody is up, but for a few queries
 	// that find out whether somebody is back.
 	Failfast bool
+	// EDE writes a SERVFAIL with an extended error where no upstream answered, instead
+	// of nothing, which cache would keep. Default off.
+	EDE bool
 	// ForceTCP asks over TCP whatever the client used, PreferUDP over UDP, and
 	// again over TCP if the answer is truncated. ForceTCP wins.
 	ForceTCP, PreferUDP bool
@@ -141,6 +144,7 @@ func (c *Config) properties(root string, seen map[string]bool) corefile.Table {
 	return corefile.Table{
 		"deadline":                         corefile.Duration(&c.Deadline, time.Second, 30*time.Second),
 		"doh_method":                       corefile.Enum(&c.Way.httpMethod, http.MethodGet, http.MethodPost),
+		"ede":                              c.ede,
 		"except":                           c.except,
 		"expire":                           once("expire", corefile.Duration(&c.Way.expire, 0, forever)),
 		"failfast_all_unhealthy_upstreams": corefile.Flag(&c.Failfast),

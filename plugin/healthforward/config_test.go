@@ -49,6 +49,7 @@ func TestParse(t *testing.T) {
 			except 10.0.0.0/8
 			read_timeout 3s
 			deadline 5s
+			ede on
 			failover servfail REFUSED
 			failover NOTIMP
 			next NXDOMAIN
@@ -79,7 +80,7 @@ func TestParse(t *testing.T) {
 			c.NextRcodes, c.NextOnNodata = []int{dns.RcodeNameError, dns.RcodeServerFailure}, true
 			c.Rules.Fall, c.Rules.Rise, c.Rules.Hold, c.Rules.HoldMax = 3, 4, 10*time.Minute, 10*time.Minute
 			c.Rules.Interval = 2 * time.Second
-			c.ForceTCP, c.PreferUDP, c.Failfast = true, true, true
+			c.ForceTCP, c.PreferUDP, c.Failfast, c.EDE = true, true, true, true
 			c.Resolvers = []string{"10.96.0.10:53", "10.96.0.11:54", "[::1]:53"}
 			c.Way = way{
 				tlsName: "dns.example", httpMethod: "GET", source: netip.MustParseAddr("192.0.2.9"),
@@ -102,6 +103,7 @@ func TestParse(t *testing.T) {
 		"an attempt below the deadline":             {block("read_timeout 3999ms"), func(c *Config) { c.ReadTimeout = 3999 * time.Millisecond }},
 		"an attempt above the deadline raises it":   {block("read_timeout 4001ms"), func(c *Config) { c.ReadTimeout, c.Deadline = 4001*time.Millisecond, 4001*time.Millisecond }},
 		"an attempt above a deadline that is given": {block("deadline 1s\n read_timeout 2s"), func(c *Config) { c.ReadTimeout, c.Deadline = 2*time.Second, 2*time.Second }},
+		"what is off by default":                    {block("ede on\n ede off"), func(*Config) {}},
 		"the shortest deadline":                     {block("deadline 1s"), func(c *Config) { c.Deadline = time.Second }},
 		"the longest deadline":                      {block("deadline 30s"), func(c *Config) { c.Deadline = 30 * time.Second }},
 		"tls without files": {"healthforward . 192.0.2.1 {\n tls\n}", func(c *Config) {
@@ -228,6 +230,8 @@ func TestErrorsNameWhatIsWrong(t *testing.T) {
 		block("deadline 999ms"):                      {"deadline", "999ms", "1s"},
 		block("deadline 31s"):                        {"deadline", "31s", "30s"},
 		block("deadline off"):                        {"deadline", "off", "duration"},
+		block("ede"):                                 {"ede", "one argument"},
+		block("ede yes"):                             {"ede", "yes", "on, off"},
 		block("failover"):                            {"failover"},
 		block("failover NOERROR"):                    {"failover", "NOERROR"},
 		block("failover BAD"):                        {"failover", "BAD"},

@@ -82,6 +82,7 @@ type try struct {
 
 	// Guarded by flight.mu.
 	reply   *dns.Msg
+	err     error
 	endedAt time.Time
 	failed  bool // the reply has a failing rcode
 	outdone bool // a peer has answered well
@@ -282,7 +283,7 @@ func (f *flight) try(t *try, repeat bool) result {
 	now := time.Now()
 	outcome, g := classify(reply, err, f.fw.Failover)
 	f.mu.Lock()
-	t.reply, t.endedAt, t.failed = reply, now, g == gradeBad
+	t.reply, t.err, t.endedAt, t.failed = reply, err, now, g == gradeBad
 	outdone := t.failed && t.outdone
 	f.mu.Unlock()
 	t.ended.Store(true)

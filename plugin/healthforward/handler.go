@@ -86,7 +86,11 @@ func (f *Forwarder) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	}
 	f.generation.ensure()
 	answer, rcode, err := f.resolve(ctx, state, q)
-	if answer.reply == nil {
+	switch {
+	case answer.reply == nil && err == nil && f.EDE:
+		w.WriteMsg(failure(r, answer.flight))
+		return dns.RcodeSuccess, nil
+	case answer.reply == nil:
 		return rcode, err
 	}
 	if next, ok := f.Next.(*Forwarder); ok && f.passesOn(answer.reply) {
@@ -114,11 +118,11 @@ const maxWaiting = 8192
 // resolve returns the answer to q, or the rcode and the error to return where
 // there is none. What is returned without an error is not kept by cache: a short
 // outage must not be stretched for the names that were asked in it. See DESIGN.md, D9.
-func (f *Forwarder) resolve(ctx context.Context, state request.Request, q query) (result, int, error) {
+func (f *Forwarder) resolve(ctx context.Context, state request.Request, q query) (ending, int, error) {
 	defer f.registry.waiting.Add(-1)
 	if f.registry.waiting.Add(1) > maxWaiting {
 		unansweredTotal.WithLabelValues("full").Inc()
-		return result{}, dns.RcodeRefused, errFull
+		return ending{}, dns.RcodeRefused, errFull
 	}
 	now := time.Now()
 	w := waiter{state: state, query: q, came: now, due: now.Add(f.Deadline)}
@@ -131,17 +135,17 @@ func (f *Forwarder) resolve(ctx context.Context, state request.Request, q query)
 	}
 	switch {
 	case answer.reply != nil:
-		return answer.result, dns.RcodeSuccess, nil
+		return answer, dns.RcodeSuccess, nil
 	case ctx.Err() != nil:
 		unansweredTotal.WithLabelValues("cancelled").Inc()
-		return answer.result, dns.RcodeServerFailure, ctx.Err()
+		return answer, dns.RcodeServerFailure, ctx.Err()
 	case answer.full:
 		unansweredTotal.WithLabelValues("full").Inc()
-		return answer.result, dns.RcodeRefused, errFull
+		return answer, dns.RcodeRefused, errFull
 	}
 	unansweredTotal.WithLabelValues("no_answer").Inc()
 	f.complain(time.Now())
-	return answer.result, dns.RcodeServerFailure, nil
+	return answer, dns.RcodeServerFailure, nil
 }
 
 // ask asks the group.
@@ -173,9 +177,9 @@ func (f *Forwarder) exchangeOnce(ctx context.Context, w *waiter, g *group) endin
 	now := w.came
 	ctx, cancel := context.WithDeadline(ctx, w.due)
 	defer cancel()
-	flight := flight{fw: f, group: g}
+	asked := &flight{fw: f, group: g}
 	for _, picked := range f.pick(now, g, w.query.about) {
-		ticket, ok := flight.started(f.registry.pool.Start(now, picked))
+		ticket, ok := asked.started(f.registry.pool.Start(now, picked))
 		if !ok {
 			continue
 		}
@@ -191,11 +195,12 @@ func (f *Forwarder) exchangeOnce(ctx context.Context, w *waiter, g *group) endin
 		if err == nil {
 			return ending{result: result{reply: reply, grade: gradeFinal, up: up}}
 		}
+		asked.tries = append(asked.tries, &try{up: up, err: err})
 		if ctx.Err() != nil {
-			return ending{}
+			return ending{flight: asked}
 		}
 	}
-	return ending{full: flight.full}
+	return ending{full: asked.full, flight: asked}
 }
 
 // shadow sends a copy of a query that was answered to an upstream that has to show

@@ -143,7 +143,7 @@ var differences = map[string][]string{
 	},
 	"A host name that cannot be resolved":                      {". no-such-host.invalid", ". tls://no-such-host.invalid"},
 	"A file that is missing or names no server":                {". /no/such/resolv.conf", ". comments.conf", ". empty.conf"},
-	"`failover none`, and the properties that forward has not": {". 127.0.0.1 {\nfailover none\n}", ". 127.0.0.1 {\nhedge off\n}", ". 127.0.0.1 {\ndeadline 3s\n}", ". 127.0.0.1 {\nfall 3\nrise 3\nhold 10s\n}"},
+	"`failover none`, and the properties that forward has not": {". 127.0.0.1 {\nfailover none\n}", ". 127.0.0.1 {\nhedge off\n}", ". 127.0.0.1 {\ndeadline 3s\n}", ". 127.0.0.1 {\nede on\n}", ". 127.0.0.1 {\nfall 3\nrise 3\nhold 10s\n}"},
 }
 
 func TestForwardAndHealthforwardAgreeOnCorefiles(t *testing.T) {

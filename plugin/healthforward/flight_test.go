@@ -170,6 +170,7 @@ func TestAFailedValidationIsFinal(t *testing.T) {
 	}
 	validating, plain := dnsfake.New(t, bogus), dnsfake.New(t, dnsfake.Address("203.0.113.66"))
 	f := start(t, "healthforward . %s %s {\n policy sequential\n}", validating.Addr(), plain.Addr())
+	waitFor(t, "both are up", func() bool { return countState(f, "up") == 2 })
 	for name, m := range map[string]*dns.Msg{
 		"for a client with EDNS":    question("bogus.example.org.", dns.TypeA).SetEdns0(4096, true),
 		"for a client without EDNS": question("bogus.example.org.", dns.TypeA),
@@ -336,6 +337,7 @@ func TestAnUpstreamThatReturnsIsUsedAgain(t *testing.T) {
 func TestFailoverNoneDeliversWhatCame(t *testing.T) {
 	a, b := dnsfake.New(t, dnsfake.Rcode(dns.RcodeServerFailure)), dnsfake.New(t, dnsfake.Address("192.0.2.2"))
 	f := start(t, "healthforward . %s %s {\n policy sequential\n failover none\n}", a.Addr(), b.Addr())
+	waitFor(t, "both are up", func() bool { return countState(f, "up") == 2 })
 	if reply, _, _ := ask(t, f, question("example.org.", dns.TypeA)); reply == nil || reply.Rcode != dns.RcodeServerFailure {
 		t.Errorf("reply = %v, want the first one's SERVFAIL", reply)
 	}

@@ -231,6 +231,7 @@ func TestTruncatedIsPassedOn(t *testing.T) {
 	}
 	a, b := dnsfake.New(t, truncated), dnsfake.New(t, dnsfake.Address("192.0.2.2"))
 	f := start(t, "healthforward . %s %s {\n policy sequential\n}", a.Addr(), b.Addr())
+	waitFor(t, "both are up", func() bool { return countState(f, "up") == 2 })
 	if reply, _, _ := ask(t, f, question("example.org.", dns.TypeA)); reply == nil || !reply.Truncated {
 		t.Errorf("reply = %v, want the truncated one", reply)
 	}

@@ -110,7 +110,7 @@ func (f *Forwarder) passesOn(reply *dns.Msg) bool {
 }
 
 // maxWaiting is how many queries of all stanzas together may wait at once. Each
-// takes some 20 kB, most of it the stacks of its goroutines, so all take 160 MB: an
+// takes some 24 kB, most of it the stacks of its goroutines, so all take 200 MB: an
 // outage under load must not take all the memory there is. Below eight upstreams
 // the limit of each, 1024, is met before.
 const maxWaiting = 8192

@@ -7,6 +7,11 @@ IMAGE ?= steadfast/coredns:latest
 # CA certificates for the image: those that this machine trusts.
 CERTS ?= /etc/ssl/certs/ca-certificates.crt
 
+# What make failover plays: scenario/rate/variant, as in PLAY=black-hole/500. With
+# LONG=1 also what takes many minutes.
+PLAY ?= .
+LONG ?=
+
 # Pinned here and not in go.mod, which lists what the product is made of.
 GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
@@ -42,9 +47,12 @@ test: ## run all tests, with what they need installed first
 	test/run
 
 .PHONY: bench
-bench: ## print what a dead upstream costs, with healthforward and with forward
-	$(GO) test -run '^$$' -bench DeadUpstream -benchtime 1x ./test
+bench: ## print what a query costs, with healthforward and with forward
 	$(GO) test -run '^$$' -bench . ./plugin/...
+
+.PHONY: failover
+failover: ## play what befalls upstreams, with healthforward and with forward; PLAY=REGEXP chooses
+	$(GO) test -run '^$$' -bench 'Failover/$(PLAY)' -benchtime 1x -timeout 3h ./test $(if $(LONG),-args -failover.long)
 
 .PHONY: check
 check: format tidy-diff generate-diff lint test ## all that CI checks; run it before a push

@@ -375,32 +375,3 @@ func TestCorefileExampleAnswersAsTheREADMESays(t *testing.T) {
 	s.waitForLog("127.0.0.1:"+port+" is ejected: refused", startLimit)
 	all()
 }
-
-// BenchmarkDeadUpstream prints what a dead upstream costs, for healthforward and
-// for CoreDNS's forward side by side: 500 queries a second for some six seconds,
-// one of two upstreams falls silent after one.
-func BenchmarkDeadUpstream(b *testing.B) {
-	for _, forwarder := range []string{"healthforward", "forward"} {
-		b.Run(forwarder, func(b *testing.B) {
-			for b.Loop() {
-				p := startPair(b, forwarder, "")
-				l := startLoad(b, p.server.addr(), "lab.test.", 500)
-				l.waitForQueries(500)
-				p.a.Signal(syscall.SIGSTOP)
-				l.waitForQueries(2500)
-				answers := l.end()
-				slow := 0
-				for _, a := range answers {
-					if a.took > 100*time.Millisecond {
-						slow++
-					}
-				}
-				b.ReportMetric(float64(len(lost(answers))), "lost")
-				b.ReportMetric(float64(slow), "over-100ms")
-				b.ReportMetric(float64(quantile(answers, 0.99).Milliseconds()), "p99-ms")
-				b.ReportMetric(float64(quantile(answers, 1).Milliseconds()), "max-ms")
-				b.ReportMetric(float64(len(answers)), "queries")
-			}
-		})
-	}
-}

@@ -1,0 +1,151 @@
+package pool
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func TestFallProbesInARowEject(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fall, misses int
+		want         State
+	}{
+		"fall 1, none missed":           {1, 0, Suspect},
+		"fall 1, one missed":            {1, 1, Ejected},
+		"fall 2, one missed":            {2, 1, Suspect},
+		"fall 2, two missed":            {2, 2, Ejected},
+		"fall 5, four missed":           {5, 4, Suspect},
+		"fall 5, five missed":           {5, 5, Ejected},
+		"fall 0 never ejects by probes": {0, 50, Suspect},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules := DefaultRules()
+			rules.Fall = tc.fall
+			p, g, ids := newTestPool(t, "sequential", 2, rules)
+			now := t0.Add(time.Second)
+			p.Report(now.Add(250*ms), ask(t, p, g, now, ids[0]), Late)
+			now = now.Add(250 * ms)
+			for range tc.misses {
+				ticket := nextProbeOf(t, p, &now, ids[0])
+				now = now.Add(ticket.Timeout)
+				p.Report(now, ticket, Lost)
+			}
+			if got := p.State(ids[0]); got != tc.want {
+				t.Errorf("state = %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// nextProbeOf moves now to the next probe of that member, answering those of others.
+func nextProbeOf(t *testing.T, p *Pool, now *time.Time, id ID) Ticket {
+	t.Helper()
+	for range 1000 {
+		ticket, at, ok := p.NextProbe(*now)
+		switch {
+		case ok && ticket.ID == id:
+			return ticket
+		case ok:
+			p.Report(*now, ticket, Answered)
+		case at.IsZero():
+			t.Fatal("no probe in sight")
+		default:
+			*now = at
+		}
+	}
+	t.Fatal("no probe of the member in a thousand")
+	return Ticket{}
+}
+
+func TestRiseProbesInARowReturn(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rise    int
+		results string // a: answered, l: lost
+		want    State
+	}{
+		"rise 1, one answered":                 {1, "a", SlowStart},
+		"rise 2, one answered":                 {2, "a", Ejected},
+		"rise 2, two answered":                 {2, "aa", SlowStart},
+		"rise 2, a miss between starts afresh": {2, "ala", Ejected},
+		"rise 3, two answered":                 {3, "aa", Ejected},
+		"rise 3, three answered":               {3, "aaa", SlowStart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules := DefaultRules()
+			rules.Rise, rules.Fall = tc.rise, 1
+			p, g, ids := newTestPool(t, "sequential", 2, rules)
+			now := t0.Add(time.Second)
+			eject(t, p, g, &now, ids[0])
+			for _, result := range tc.results {
+				ticket := nextProbeOf(t, p, &now, ids[0])
+				outcome := Answered
+				if result == 'l' {
+					outcome = Lost
+				}
+				p.Report(now, ticket, outcome)
+			}
+			if got := p.State(ids[0]); got != tc.want {
+				t.Errorf("state = %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// eject makes the member fall by as many silent probes as it takes.
+func eject(t *testing.T, p *Pool, g *Group, now *time.Time, id ID) Transition {
+	t.Helper()
+	late := ask(t, p, g, *now, id)
+	*now = now.Add(late.Patience)
+	p.Report(*now, late, Late)
+	for range 100 {
+		ticket := nextProbeOf(t, p, now, id)
+		*now = now.Add(ticket.Timeout)
+		if tr, changed := p.Report(*now, ticket, Lost); changed && tr.To == Ejected {
+			return tr
+		}
+	}
+	t.Fatal("a hundred silent probes do not eject")
+	return Transition{}
+}
+
+// comeBack lets the member pass probes until it is up.
+func comeBack(t *testing.T, p *Pool, now *time.Time, id ID) {
+	t.Helper()
+	for range 1000 {
+		ticket := nextProbeOf(t, p, now, id)
+		if tr, changed := p.Report(*now, ticket, Answered); changed && tr.From == Ejected && tr.To != Ejected {
+			return
+		}
+	}
+	t.Fatal("a thousand answered probes do not bring it back")
+}
+
+func TestBackWithinTwoSecondsOfAShortOutage(t *testing.T) {
+	for seed := range uint64(200) {
+		p := New(rand.NewPCG(seed, seed))
+		a, b := p.Add(t0, "a", DefaultRules()), p.Add(t0, "b", DefaultRules())
+		g := newTestGroup(t, p, "sequential", []ID{a, b})
+		now := t0
+		comeUp := nextProbeOf(t, p, &now, a)
+		p.Report(now, comeUp, Answered)
+		p.Report(now, nextProbeOf(t, p, &now, b), Answered)
+		now = now.Add(time.Second)
+		eject(t, p, g, &now, a)
+		outage := now.Add(time.Duration(seed) * 25 * ms) // ends some time within the next five seconds
+		for {
+			ticket := nextProbeOf(t, p, &now, a)
+			if now.Before(outage) {
+				now = now.Add(ticket.Timeout)
+				p.Report(now, ticket, Lost)
+				continue
+			}
+			if _, up := p.Report(now, ticket, Answered); up {
+				break
+			}
+		}
+		if took := now.Sub(outage); took > 2*time.Second {
+			t.Errorf("seed %d: back %v after the outage, want at most 2s", seed, took)
+		}
+	}
+}

@@ -54,7 +54,11 @@ type slot struct {
 type share struct{ wrong, total int }
 
 // good notes an exchange that shows none of the kind.
-func (e *evidence) good(k kind) { e.rows[k] = row{} }
+func (e *evidence) good(k kind) {
+	if e.rows[k].n > 0 { // as a rule there is nothing to forget
+		e.rows[k] = row{}
+	}
+}
 
 // count notes that an exchange has ended, however.
 func (e *evidence) count(now time.Time, domain uint64) {

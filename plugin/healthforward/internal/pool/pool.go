@@ -73,11 +73,11 @@ type Ticket struct {
 	// Timeout is, for a probe, how long to wait before Lost is reported.
 	Timeout time.Duration
 
-	hedge  Hedge // the group's
-	place  place
+	group  *Group // that it was picked from; nil for a probe
 	domain uint64
 	epoch  uint32
 	probe  uint32 // the probe's number, 0 for a query
+	place  place
 	shadow bool
 }
 
@@ -242,16 +242,19 @@ func (g *Group) order(now time.Time, q Query, dst []Ticket) []Ticket {
 	g.turn++
 	start, rank := len(dst), 0
 	for tier, ids := range g.open(q) {
-		from := len(dst)
+		from, last, sorted := len(dst), byPolicy, true
 		for _, id := range ids {
 			if m := g.pool.members[id]; m != nil {
 				if at := g.pool.place(now, m); at != nowhere {
-					t := g.ticket(m, q, rank, tier)
-					t.place = at
-					dst = append(dst, t)
+					dst = append(dst, g.ticket(m, q, rank, tier))
+					dst[len(dst)-1].place = at
+					last, sorted = at, sorted && at >= last
 				}
 			}
 			rank++
+		}
+		if !sorted { // as a rule all are up
+			slices.SortStableFunc(dst[from:], func(a, b Ticket) int { return int(a.place) - int(b.place) })
 		}
 		g.orderTier(choice{g.pool, now, q, g.turn}, dst[from:])
 	}
@@ -270,9 +273,9 @@ func (g *Group) open(q Query) [][]ID {
 	return g.tiers
 }
 
-// orderTier orders the tickets of a tier by place, and within each by policy.
+// orderTier orders the tickets of a tier, which are sorted by place, by policy
+// within each place.
 func (g *Group) orderTier(c choice, ts []Ticket) {
-	slices.SortStableFunc(ts, func(a, b Ticket) int { return int(a.place) - int(b.place) })
 	for len(ts) > 0 {
 		n := 1
 		for n < len(ts) && ts[n].place == ts[0].place {
@@ -318,7 +321,7 @@ func (g *Group) everybody(q Query, dst []Ticket) []Ticket {
 }
 
 func (g *Group) ticket(m *member, q Query, rank, tier int) Ticket {
-	return Ticket{ID: m.id, Rank: rank, Tier: tier, State: m.state, hedge: g.hedge, domain: q.Domain, epoch: m.epoch}
+	return Ticket{ID: m.id, Rank: rank, Tier: tier, State: m.state, group: g, domain: q.Domain, epoch: m.epoch}
 }
 
 // Shadow returns the ticket of a copy of q, which another member has answered well,
@@ -444,7 +447,7 @@ func (p *Pool) Start(now time.Time, t Ticket) (Ticket, Start) {
 	t.epoch = m.epoch
 	t.State = m.state
 	t.Sent = now
-	learned := t.hedge.delay(now, m)
+	learned := t.group.hedge.delay(now, m)
 	t.Patience = learned
 	if !m.serves() {
 		t.Patience = min(learned, suspectPatience)

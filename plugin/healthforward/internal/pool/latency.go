@@ -68,7 +68,7 @@ func (s *sketch) quantile(now time.Time, share float64) (time.Duration, int) {
 
 // bucket returns the index of the bucket that holds d.
 func bucket(d time.Duration) int {
-	us := uint64(max(d, 0)/time.Microsecond) | 1
+	us := uint64(max(d/time.Microsecond, 1))
 	doubling := bits.Len64(us) - 1
 	rest := us << 2 >> doubling & (bucketsPerDoubling - 1) // the two bits below the first
 	return min(doubling*bucketsPerDoubling+int(rest), buckets-1)
@@ -77,7 +77,7 @@ func bucket(d time.Duration) int {
 // ceiling returns what the latencies in the bucket are below.
 func ceiling(i int) time.Duration {
 	doubling, rest := i/bucketsPerDoubling, i%bucketsPerDoubling
-	return time.Duration(bucketsPerDoubling+rest+1) << doubling / bucketsPerDoubling * time.Microsecond
+	return time.Duration(bucketsPerDoubling+rest+1) << doubling * time.Microsecond / bucketsPerDoubling
 }
 
 // Numbers of the learned delay and of the judgement of speed. See DESIGN.md, D19.

@@ -183,7 +183,7 @@ func (m *member) judge(now time.Time, t Ticket, o Outcome, s peers) finding {
 // end a suspicion and the time when nobody is up, not a hold. See DESIGN.md, D5.
 func (m *member) answered(now time.Time, t Ticket, o Outcome, stale bool, s peers) finding {
 	m.alive(now)
-	took := now.Sub(t.Sent)
+	took := t.took(now)
 	if !stale {
 		m.probes.misses = 0
 		m.latency.add(now, took)

@@ -81,6 +81,10 @@ type Ticket struct {
 	shadow bool
 }
 
+// took returns how long the exchange has lasted: no time where the clock has run
+// backwards.
+func (t Ticket) took(now time.Time) time.Duration { return max(now.Sub(t.Sent), 0) }
+
 // Hedge bounds the delay after which another member is asked too: the 95th
 // percentile of the member's latencies within Min and Max, and Cold while too little
 // is known. With Min and Max equal nothing is learned.

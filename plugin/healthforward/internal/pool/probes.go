@@ -92,7 +92,7 @@ func (m *member) judgeProbe(now time.Time, t Ticket, o Outcome, stale bool, s pe
 // probeAnswered applies a reply to a probe.
 func (m *member) probeAnswered(now time.Time, t Ticket, o Outcome, newest, stale bool, s peers) finding {
 	m.alive(now)
-	took := now.Sub(t.Sent)
+	took := t.took(now)
 	m.probes.sample(took)
 	if !stale {
 		m.probes.misses = 0

@@ -55,7 +55,7 @@ func (m *member) judgeShadow(now time.Time, t Ticket, o Outcome, stale bool, s p
 			return m.up(now, Heard)
 		}
 	}
-	took := now.Sub(t.Sent)
+	took := t.took(now)
 	if !stale && o == Answered {
 		m.latency.add(now, took)
 	}

@@ -134,8 +134,11 @@ func (m *member) serves() bool {
 	case Drain, Maint:
 		return false
 	}
-	return m.state == Up || m.state == SlowStart
+	return m.trusted()
 }
+
+// trusted reports whether nothing speaks against the member.
+func (m *member) trusted() bool { return m.state == Up || m.state == SlowStart }
 
 // judge applies what t's exchange showed.
 func (m *member) judge(now time.Time, t Ticket, o Outcome, s peers) finding {
@@ -152,7 +155,7 @@ func (m *member) judge(now time.Time, t Ticket, o Outcome, s peers) finding {
 	case o == Outdone:
 		return m.wrong(now, badRcode, t, s)
 	case o == Late:
-		if m.serves() && !m.heard.After(t.Sent) && now.Sub(t.Sent) >= m.latency.delay(now, 0) {
+		if m.trusted() && !m.heard.After(t.Sent) && now.Sub(t.Sent) >= m.latency.delay(now, 0) {
 			return m.suspect(now, LateAnswer)
 		}
 	case o == Blocked:

@@ -137,6 +137,11 @@ func (m *member) serves() bool {
 	return m.trusted()
 }
 
+// out reports whether the member is ejected, or taken out by an operator.
+func (m *member) out() bool {
+	return m.state == Ejected && m.admin != ForceUp || m.admin == Drain || m.admin == Maint
+}
+
 // trusted reports whether nothing speaks against the member.
 func (m *member) trusted() bool { return m.state == Up || m.state == SlowStart }
 

@@ -293,7 +293,7 @@ func (g *Group) orderTier(c choice, ts []Ticket) {
 // place requires that mu is held.
 func (p *Pool) place(now time.Time, m *member) place {
 	switch {
-	case m.admin == Drain, m.admin == Maint:
+	case m.out():
 		return nowhere
 	case m.skip.After(now):
 		return outOfReach
@@ -303,10 +303,8 @@ func (p *Pool) place(now time.Time, m *member) place {
 		return byPolicy
 	case m.state == SlowStart:
 		return ramping
-	case m.state == Suspect:
-		return doubtful
 	}
-	return nowhere
+	return doubtful
 }
 
 // everybody appends a ticket for each member that no operator has taken out. It
@@ -422,7 +420,7 @@ func (g *Group) TierOut(above int) bool {
 // out requires that mu is held.
 func (p *Pool) out(id ID) bool {
 	m := p.members[id]
-	return m == nil || m.state == Ejected && m.admin != ForceUp || m.admin == Drain || m.admin == Maint
+	return m == nil || m.out()
 }
 
 // Start is what came of a ticket that was to be started.

@@ -1,0 +1,26 @@
+package pool
+
+import (
+	"testing"
+	"time"
+)
+
+// exchange lets a query to the member show an outcome at once, and returns what followed.
+func exchange(t *testing.T, p *Pool, g *Group, now time.Time, id ID, o Outcome) (Transition, bool) {
+	t.Helper()
+	ticket := ask(t, p, g, now, id)
+	defer p.End(ticket)
+	return p.Report(now, ticket, o)
+}
+
+func TestWhoIsEjectedIsNotAskedThoughItWasOutOfReach(t *testing.T) {
+	p, g, ids := newTestPool(t, "sequential", 2, DefaultRules())
+	now := t0.Add(time.Second)
+	for range unreachableRow {
+		exchange(t, p, g, now, ids[0], Unreachable)
+	}
+	eject(t, p, g, &now, ids[0])
+	if order := g.Pick(now, Query{}, nil); len(order) != 1 || order[0].ID != ids[1] {
+		t.Errorf("order = %v, want b alone", order)
+	}
+}

@@ -380,10 +380,11 @@ func (m *member) enter(now time.Time, s State) {
 // capacity returns how many exchanges may wait on the member at once. One that is
 // ejected is asked only because nobody else can be: a queue would do no good.
 func (m *member) capacity(now time.Time) int {
-	switch m.state {
-	case Ejected:
+	switch {
+	case m.admin == ForceUp:
+	case m.state == Ejected:
 		return min(m.rules.InFlight, ejectedInFlight)
-	case SlowStart:
+	case m.state == SlowStart:
 		return max(min(m.rules.InFlight, ejectedInFlight), int(float64(m.rules.InFlight)*m.ramp(now)))
 	}
 	return m.rules.InFlight

@@ -24,3 +24,16 @@ func TestWhoIsEjectedIsNotAskedThoughItWasOutOfReach(t *testing.T) {
 		t.Errorf("order = %v, want b alone", order)
 	}
 }
+
+func TestForceUpIsAsIfUp(t *testing.T) {
+	p, g, ids := newTestPool(t, "sequential", 2, DefaultRules())
+	now := t0.Add(time.Second)
+	eject(t, p, g, &now, ids[0])
+	p.SetAdmin(now, ids[0], ForceUp)
+	for i := range ejectedInFlight + 1 {
+		ticket := g.Pick(now, Query{}, nil)[0]
+		if _, what := p.Start(now, ticket); ticket.ID != ids[0] || what != Started {
+			t.Fatalf("Start of exchange %d with member %d = %v", i, ticket.ID, what)
+		}
+	}
+}

@@ -51,8 +51,11 @@ func (m *member) unknown(now time.Time) bool {
 func (m *member) judgeShadow(now time.Time, t Ticket, o Outcome, stale bool, s peers) finding {
 	if o == Answered || o == Failed {
 		m.alive(now)
-		if m.state == Suspect {
+		switch {
+		case m.state == Suspect:
 			return m.up(now, Heard)
+		case m.state == Ejected && s.nobodyUp():
+			return m.up(now, AloneAndHeard)
 		}
 	}
 	took := t.took(now)

@@ -205,6 +205,8 @@ func (m *member) answered(now time.Time, t Ticket, o Outcome, stale bool, s peer
 	switch {
 	case m.state == Suspect:
 		return m.up(now, Heard)
+	case m.state != Ejected && stale:
+		return finding{} // it has shown nothing that was not known
 	case m.state != Ejected:
 		return m.tooSlow(now, s)
 	case s.nobodyUp():

@@ -37,3 +37,27 @@ func TestForceUpIsAsIfUp(t *testing.T) {
 		}
 	}
 }
+
+func TestAnAnswerFromBeforeAnEjectionDoesNotEjectForSlowness(t *testing.T) {
+	p, g, ids := newTestPool(t, "sequential", 2, DefaultRules())
+	now := t0.Add(time.Second)
+	exchange(t, p, g, now, ids[1], Answered)
+	before := ask(t, p, g, now, ids[0])
+	eject(t, p, g, &now, ids[0])
+	comeBack(t, p, &now, ids[0])
+	var slow []Ticket
+	for range learnedFrom {
+		slow = append(slow, ask(t, p, g, now, ids[0]))
+	}
+	now = now.Add(2 * time.Second)
+	for _, ticket := range slow { // at once, so that only the first is followed by a look
+		p.Report(now, ticket, Answered)
+	}
+	now = now.Add(relearnEvery)
+	if tr, said := p.Report(now, before, Answered); said {
+		t.Errorf("the answer from before: %+v", tr)
+	}
+	if tr, _ := p.Report(now, slow[0], Answered); tr.Cause != Slow {
+		t.Errorf("an answer from after: %+v, want the ejection", tr)
+	}
+}

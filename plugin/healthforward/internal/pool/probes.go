@@ -109,7 +109,7 @@ func (m *member) probeAnswered(now time.Time, t Ticket, o Outcome, newest, stale
 	}
 	f := m.slowNotSilent(now, took, s)
 	switch {
-	case !newest:
+	case !newest, stale: // a pass has to be from after the ejection
 		return f
 	case o == Failed && m.why == BadRcodes: // just what it is out for
 		m.probes.passes = 0

@@ -149,3 +149,21 @@ func TestBackWithinTwoSecondsOfAShortOutage(t *testing.T) {
 		}
 	}
 }
+
+func TestAProbeFromBeforeAnEjectionIsNoPass(t *testing.T) {
+	rules := DefaultRules()
+	rules.Rise = 1
+	p, g, ids := newTestPool(t, "sequential", 2, rules)
+	now := t0.Add(time.Second)
+	p.Report(now, ask(t, p, g, now, ids[0]), Late)
+	before := nextProbeOf(t, p, &now, ids[0])
+	ejectByLosses(t, p, g, &now, ids[0])
+	p.Report(now, before, Answered)
+	if ticket, ok := g.Shadow(now, Query{}); ok {
+		t.Errorf("Shadow = %v, want none before a probe from after", ticket)
+	}
+	p.Report(now, nextProbeOf(t, p, &now, ids[0]), Answered)
+	if _, ok := g.Shadow(now, Query{}); !ok {
+		t.Error("no shadow after it")
+	}
+}

@@ -129,6 +129,9 @@ func (p *Pool) Add(now time.Time, name string, rules Rules) ID {
 		}
 	}
 	m.id, m.name, m.hash, m.rules, m.rand = p.lastID, name, Hash(name), rules, p.rand
+	if m.state == Ejected && (rules.DryRun || rules.Fall == 0) {
+		m.enter(now, Suspect) // what its twin's rules allow, its own do not
+	}
 	p.members[m.id] = m
 	p.order = append(p.order, m.id)
 	return m.id

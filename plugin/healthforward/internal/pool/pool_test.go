@@ -102,11 +102,19 @@ func TestATwinStartsAsItsSiblingStands(t *testing.T) {
 	p, g, ids := newTestPool(t, "sequential", 2, DefaultRules())
 	now := t0.Add(time.Second)
 	eject(t, p, g, &now, ids[0])
-	rules := DefaultRules()
-	rules.Fall = 7
-	if got := p.State(p.Add(now, "a", rules)); got != Ejected {
-		t.Errorf("twin of a = %v, want %v", got, Ejected)
+	for fall, want := range map[int]State{7: Ejected, 0: Suspect} {
+		rules := DefaultRules()
+		rules.Fall = fall
+		if got := p.State(p.Add(now, "a", rules)); got != want {
+			t.Errorf("twin of a with fall %d = %v, want %v", fall, got, want)
+		}
 	}
+	rules := DefaultRules()
+	rules.DryRun = true
+	if got := p.State(p.Add(now, "a", rules)); got != Suspect {
+		t.Errorf("twin of a in a dry run = %v, want %v", got, Suspect)
+	}
+	rules = DefaultRules()
 	if got := p.State(p.Add(now, "b", rules)); got != Up {
 		t.Errorf("twin of b = %v, want %v", got, Up)
 	}

@@ -108,12 +108,11 @@ type member struct {
 	skip     time.Time // until when it is asked last for that
 	blocked  time.Time // when this host last did not let an exchange out
 
-	link      link
-	latency   latency
-	preferred bool // by the policy fastest
-	probes    probes
-	shadows   shadows
-	holds     holds
+	link    link
+	latency latency
+	probes  probes
+	shadows shadows
+	holds   holds
 
 	inFlight int
 }

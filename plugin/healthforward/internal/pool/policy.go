@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"time"
 )
 
 // policy orders the members of a tier that stand equal in health, in place.
@@ -12,11 +11,11 @@ type policy func(c choice, ts []Ticket)
 
 // choice is what a policy may look at. Whoever has one holds the pool's mu.
 type choice struct {
-	pool *Pool
-	now  time.Time
-	q    Query
-	turn uint64 // of the group's picks
+	group *Group
+	q     Query
 }
+
+func (c choice) member(t Ticket) *member { return c.group.pool.members[t.ID] }
 
 // policies maps the word in a Corefile to the policy.
 var policies = map[string]policy{
@@ -34,11 +33,11 @@ func Policies() []string { return slices.Sorted(maps.Keys(policies)) }
 
 // random spreads queries evenly, and so the share of one who falls over all the others.
 func random(c choice, ts []Ticket) {
-	c.pool.rand.Shuffle(len(ts), func(i, j int) { ts[i], ts[j] = ts[j], ts[i] })
+	c.group.pool.rand.Shuffle(len(ts), func(i, j int) { ts[i], ts[j] = ts[j], ts[i] })
 }
 
 // roundRobin turns the whole order by one at each pick.
-func roundRobin(c choice, ts []Ticket) { turnBy(c.turn, ts) }
+func roundRobin(c choice, ts []Ticket) { turnBy(c.group.turn, ts) }
 
 func turnBy(turn uint64, ts []Ticket) {
 	if len(ts) < 2 {
@@ -60,7 +59,7 @@ func powerOfTwo(c choice, ts []Ticket) {
 	if len(ts) < 2 {
 		return
 	}
-	if a, b := c.pool.members[ts[0].ID], c.pool.members[ts[1].ID]; b.cost() < a.cost() {
+	if c.member(ts[1]).cost() < c.member(ts[0]).cost() {
 		ts[0], ts[1] = ts[1], ts[0]
 	}
 }
@@ -76,22 +75,22 @@ const hysteresis = 0.8
 // so that it is known when one of them becomes faster.
 func fastest(c choice, ts []Ticket) {
 	mean := func(t Ticket) float64 {
-		m := c.pool.members[t.ID]
-		if m.preferred {
-			return hysteresis * float64(m.latency.mean)
+		mean := float64(c.member(t).latency.mean)
+		if t.ID == c.group.favourite {
+			return hysteresis * mean
 		}
-		return float64(m.latency.mean)
+		return mean
 	}
 	slices.SortStableFunc(ts, func(a, b Ticket) int { return cmp.Compare(mean(a), mean(b)) })
-	for i, t := range ts {
-		c.pool.members[t.ID].preferred = i == 0
+	if ts[0].place == byPolicy {
+		c.group.favourite = ts[0].ID
 	}
 }
 
 // byHash sends a name to the same member each time, whose cache then has it, and
 // moves only the names of one who falls (rendezvous hashing).
 func byHash(c choice, ts []Ticket) {
-	weight := func(t Ticket) uint64 { return mix(c.q.Name ^ c.pool.members[t.ID].hash) }
+	weight := func(t Ticket) uint64 { return mix(c.q.Name ^ c.member(t).hash) }
 	slices.SortStableFunc(ts, func(a, b Ticket) int { return cmp.Compare(weight(b), weight(a)) })
 }
 

@@ -124,6 +124,27 @@ func TestFastest(t *testing.T) {
 			}
 		})
 	}
+	t.Run("who was suspect has no advantage at its return", func(t *testing.T) {
+		p, g, ids := newTestPool(t, "fastest", 2, DefaultRules())
+		p.members[ids[0]].latency.mean, p.members[ids[1]].latency.mean = 10*ms, 9*ms
+		p.members[ids[1]].state = Suspect
+		order(g, t0, Query{})
+		p.members[ids[1]].state = Up
+		if got := order(g, t0, Query{}); got != "ab" {
+			t.Errorf("order = %s, want ab", got)
+		}
+	})
+	t.Run("groups have their own favourites", func(t *testing.T) {
+		p, g, ids := newTestPool(t, "fastest", 2, DefaultRules())
+		p.members[ids[0]].latency.mean, p.members[ids[1]].latency.mean = 10*ms, 20*ms
+		alone := newTestGroup(t, p, "fastest", ids[1:])
+		order(g, t0, Query{})
+		order(alone, t0, Query{})
+		p.members[ids[1]].latency.mean = 9 * ms
+		if got := order(g, t0, Query{}); got != "ab" {
+			t.Errorf("order = %s, want ab", got)
+		}
+	})
 }
 
 func TestHash(t *testing.T) {

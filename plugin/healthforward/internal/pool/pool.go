@@ -158,9 +158,10 @@ type Group struct {
 	ranked   bool
 
 	// Guarded by pool.mu.
-	turn     uint64
-	lastPick time.Time
-	budget   budget
+	turn      uint64
+	favourite ID // of the policy fastest
+	lastPick  time.Time
+	budget    budget
 }
 
 // Plan is what makes a group.
@@ -263,7 +264,7 @@ func (g *Group) order(now time.Time, q Query, dst []Ticket) []Ticket {
 		if !sorted { // as a rule all are up
 			slices.SortStableFunc(dst[from:], func(a, b Ticket) int { return int(a.place) - int(b.place) })
 		}
-		g.orderTier(choice{g.pool, now, q, g.turn}, dst[from:])
+		g.orderTier(choice{g, q}, dst[from:])
 	}
 	if len(dst) == start {
 		dst = g.everybody(q, dst)

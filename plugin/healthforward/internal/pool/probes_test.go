@@ -167,3 +167,122 @@ func TestAProbeFromBeforeAnEjectionIsNoPass(t *testing.T) {
 		t.Error("no shadow after it")
 	}
 }
+
+func TestSocketsAreReplacedBeforeAnybodyIsBlamed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before time.Duration // since they were last replaced; 0: never
+		losses int           // since the last good answer
+		want   bool
+	}{
+		"nothing was lost":             {0, 0, false},
+		"one was lost":                 {0, 1, true},
+		"just before a minute is over": {renewEvery - 1, 1, false},
+		"a minute after the last time": {renewEvery, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, g, ids := newTestPool(t, "sequential", 2, DefaultRules())
+			now := t0.Add(2 * time.Minute)
+			m := p.members[ids[0]]
+			for range tc.losses {
+				lose(t, p, g, &now, ids[0], 1)
+			}
+			m.suspect(now, LateAnswer)
+			if tc.before > 0 {
+				m.renewed = now.Add(-tc.before)
+			}
+			tr, _ := p.Report(now, nextProbeOf(t, p, &now, ids[0]), Answered)
+			if tr.Renew != tc.want {
+				t.Errorf("transition = %+v, want sockets to be replaced: %v", tr, tc.want)
+			}
+			if tc.want && m.evidence.rows[loss].n != 0 {
+				t.Errorf("the row stays at %d", m.evidence.rows[loss].n)
+			}
+		})
+	}
+}
+
+func TestWhatAnOldSocketLosesIsNotHeldAgainstTheNewOnes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		after time.Duration // the replacement, of the sending
+		want  int           // in the row
+	}{
+		"sent just before": {-1, 0},
+		"sent just then":   {0, 1},
+		"sent after":       {time.Second, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, g, ids := newTestPool(t, "sequential", 2, DefaultRules())
+			now := t0.Add(time.Minute)
+			m := p.members[ids[0]]
+			ticket := ask(t, p, g, now, ids[0])
+			m.renewed = now.Add(-tc.after)
+			p.Report(now.Add(time.Second), ticket, LostToPeer)
+			if got := m.evidence.rows[loss].n; got != tc.want {
+				t.Errorf("%d in a row, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestProbeTimeout(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rtt     time.Duration
+		members string // a is probed; see set
+		lower   bool   // b is of a lower tier
+		heard   bool
+		want    time.Duration
+	}{
+		"before the first sample":         {0, "su", false, false, probeTimeoutCold},
+		"a LAN":                           {ms, "su", false, true, probeTimeoutMin},
+		"just below the least":            {24 * ms, "su", false, true, probeTimeoutMin},
+		"just above the least":            {26 * ms, "su", false, true, 104 * ms},
+		"just below the most":             {249 * ms, "su", false, true, 996 * ms},
+		"above the most":                  {251 * ms, "su", false, true, probeTimeoutMax},
+		"ejected: no hurry":               {ms, "eu", false, true, probeTimeoutMax},
+		"the last one: no hurry":          {ms, "ss", false, true, probeTimeoutMax},
+		"the last one, never heard of":    {ms, "ss", false, false, probeTimeoutMin},
+		"the last one above a lower tier": {ms, "su", true, true, probeTimeoutMin},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, _, ids := newTestPool(t, "sequential", 2, DefaultRules())
+			p.groups = nil
+			if tc.lower {
+				newTestGroup(t, p, "sequential", ids[:1], ids[1:])
+			} else {
+				newTestGroup(t, p, "sequential", ids)
+			}
+			set(p, t0, ids, tc.members)
+			m := p.members[ids[0]]
+			m.probes.rtt = tc.rtt
+			if !tc.heard {
+				m.heard = time.Time{}
+			}
+			if got := m.probeTimeout(peers{p, m, t0}); got != tc.want {
+				t.Errorf("time-out = %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestProbeIntervalsGrow(t *testing.T) {
+	p, g, ids := newTestPool(t, "sequential", 2, DefaultRules())
+	now := t0.Add(time.Second)
+	eject(t, p, g, &now, ids[0])
+	ejected, last := now, now
+	for now.Sub(ejected) < 3*time.Minute {
+		ticket := nextProbeOf(t, p, &now, ids[0])
+		age, gap := now.Sub(ejected), now.Sub(last)
+		low, high := 800*ms, 1200*ms
+		if age > time.Minute { // 1 s × 1.5 by then is beyond 5 s
+			low, high = 4*time.Second, 6*time.Second
+		} else if age > probeSteady {
+			high = 6 * time.Second
+		}
+		if gap < low || gap > high {
+			t.Errorf("%v between probes %v after the ejection, want %v to %v", gap, age, low, high)
+		}
+		last = now
+		now = now.Add(ticket.Timeout)
+		p.Report(now, ticket, Lost)
+	}
+}

@@ -78,8 +78,11 @@ func (m *member) judgeProbe(now time.Time, t Ticket, o Outcome, stale bool, s pe
 	case o == Abandoned, o == Unreachable:
 		m.probes.at = now.Add(m.rules.Interval) // our own fault is no reason for a busy loop
 	case m.heard.After(t.Sent): // a packet was lost, but the member lives
-		if m.state == Ejected {
+		switch {
+		case m.state == Ejected:
 			m.probes.at = t.Sent.Add(m.pause())
+		case m.state == Suspect && m.probes.at.IsZero(): // the clock has run backwards
+			m.probes.at = now.Add(m.rules.Interval)
 		}
 	case o == Refused, o == Blocked:
 		return m.missed(now, t.Sent, RefusedProbes, s)

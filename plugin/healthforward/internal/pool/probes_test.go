@@ -286,3 +286,16 @@ func TestProbeIntervalsGrow(t *testing.T) {
 		p.Report(now, ticket, Lost)
 	}
 }
+
+func TestASuspectIsProbedThoughTheClockRunsBackwards(t *testing.T) {
+	p, _, ids := newTestPool(t, "sequential", 2, DefaultRules())
+	p.members[ids[0]].suspect(t0, LateAnswer)
+	now := t0.Add(-time.Hour)
+	p.SetAdmin(now, ids[0], Ready)
+	p.Report(now.Add(150*ms), nextProbeOf(t, p, &now, ids[0]), Lost)
+	start := now
+	nextProbeOf(t, p, &now, ids[0])
+	if got := now.Sub(start); got > 2*time.Second {
+		t.Errorf("the next probe comes %v later, want seconds", got)
+	}
+}

@@ -57,11 +57,11 @@ func (s *sketch) quantile(now time.Time, share float64) (time.Duration, int) {
 	}
 	rest := uint32(share * float64(s.n))
 	for i := range s.now {
-		if n := s.now[i] + s.last[i]; n > rest {
+		n := s.now[i] + s.last[i]
+		if n > rest {
 			return ceiling(i), int(s.n)
-		} else {
-			rest -= n
 		}
+		rest -= n
 	}
 	return ceiling(buckets - 1), int(s.n)
 }

@@ -211,7 +211,7 @@ func (m *member) answered(now time.Time, t Ticket, o Outcome, stale bool, s peer
 	case s.nobodyUp():
 		return m.up(now, AloneAndHeard)
 	}
-	return m.slowNotSilent(now, took, s)
+	return m.slowNotSilent(took, s)
 }
 
 // alive notes a sign of life.
@@ -303,7 +303,7 @@ func (m *member) tooSlow(now time.Time, s peers) finding {
 
 // slowNotSilent applies an answer that took so long to one who was taken for silent:
 // to come back it has to show that it is fast, not that it is there.
-func (m *member) slowNotSilent(now time.Time, took time.Duration, s peers) finding {
+func (m *member) slowNotSilent(took time.Duration, s peers) finding {
 	if !m.silent {
 		return finding{}
 	}

@@ -339,7 +339,7 @@ func (g *Group) Shadow(now time.Time, q Query) (Ticket, bool) {
 	for _, ids := range g.open(q) {
 		for _, id := range ids {
 			m := g.pool.members[id]
-			if m == nil || !m.wantsShadow(now) && !(g.explores && m.unknown(now)) {
+			if m == nil || !m.wantsShadow(now) && (!g.explores || !m.unknown(now)) {
 				continue
 			}
 			m.shadows.last = now
@@ -406,15 +406,15 @@ func (g *Group) at(rank int) ID {
 	return 0
 }
 
-// TierServes reports whether a member of one of the tiers above that one is up, and
-// TierOut whether all of them are ejected, taken out by an operator, or gone.
+// TierServes reports whether a member of one of the tiers above that one is up.
 func (g *Group) TierServes(above int) bool {
 	g.pool.mu.Lock()
 	defer g.pool.mu.Unlock()
 	return g.pool.serving(slices.Concat(g.tiers[:above]...), nil)
 }
 
-// TierOut: see TierServes.
+// TierOut reports whether all members of the tiers above that one are ejected, taken
+// out by an operator, or gone.
 func (g *Group) TierOut(above int) bool {
 	g.pool.mu.Lock()
 	defer g.pool.mu.Unlock()

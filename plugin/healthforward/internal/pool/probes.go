@@ -110,7 +110,7 @@ func (m *member) probeAnswered(now time.Time, t Ticket, o Outcome, newest, stale
 	case s.nobodyUp():
 		return m.up(now, AloneAndHeard)
 	}
-	f := m.slowNotSilent(now, took, s)
+	f := m.slowNotSilent(took, s)
 	switch {
 	case !newest, stale: // a pass has to be from after the ejection
 		return f

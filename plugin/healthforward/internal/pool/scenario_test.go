@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,7 +25,7 @@ var t0 = time.Date(2026, time.November, 29, 12, 0, 0, 0, time.UTC)
 // TestScenarios plays testdata/*.txt. A line at the left edge is a command, with
 // the time since the one before it:
 //
-//	member NAME [fall=N] [rise=N] [losses=N] [hold=D] [ramp=D] [on_demand] [no_probe] [dry_run]
+//	member NAME [fall=N] [rise=N] [losses=N] [slow=D] [hold=D] [ramp=D] [on_demand] [no_probe] [dry_run]
 //	group POLICY HEDGE MEMBER... [/ MEMBER...]
 //	                      HEDGE is a delay, or two with a dash between for a learned
 //	                      one; a slash begins the next tier
@@ -37,9 +38,16 @@ var t0 = time.Date(2026, time.November, 29, 12, 0, 0, 0, time.UTC)
 //	end TICKET
 //	settle                what follows from time alone
 //	admin MEMBER STATE
-//	served N MEMBER LATENCY
-//	                      N queries go to MEMBER, one after the other, each answered
-//	                      after LATENCY; each tenth one for another domain
+//	served N MEMBER LATENCY [OUTCOME=NTH] [domain=NAME]
+//	                      N queries of ten domains in turn go to MEMBER, one after
+//	                      the other, each answered after LATENCY, but for each NTH,
+//	                      which is for NAME, if there is one, and ends as OUTCOME
+//	live D N/s [MEMBER=WHAT...]
+//	                      for D, N queries a second come and are hedged, of ten domains
+//	                      in turn, and probes and copies are sent as the pool wants;
+//	                      MEMBER answers after WHAT, or is dead, grey (answers probes
+//	                      alone), refused, blocked, unreachable or failed (SERVFAIL).
+//	                      Others answer after 2 ms.
 //
 // The indented lines below it are what the pool said to that.
 func TestScenarios(t *testing.T) {
@@ -76,6 +84,7 @@ type stage struct {
 	ids     map[string]ID
 	names   map[ID]string
 	tickets map[string]Ticket
+	life    *life // of the command live; nil before the first
 }
 
 // play runs the commands of a script and returns it with the output they have now.
@@ -134,7 +143,9 @@ func (s *stage) do(words []string) []string {
 	case "admin":
 		s.pool.SetAdmin(s.now, s.ids[words[1]], parseAdmin(s.t, words[2]))
 	case "served":
-		return s.served(words[1], words[2], words[3])
+		return s.served(words[1], words[2], words[3], words[4:])
+	case "live":
+		return s.live(words[1], words[2], words[3:])
 	case "end":
 		s.pool.End(s.tickets[words[1]])
 	default:
@@ -147,6 +158,9 @@ func (s *stage) pick() string {
 	var order []string
 	for _, ticket := range s.group.Pick(s.now, Query{}, nil) {
 		order = append(order, fmt.Sprintf("%s(%s)", s.names[ticket.ID], ticket.State))
+	}
+	if len(order) == 0 {
+		return "nobody"
 	}
 	return strings.Join(order, " ")
 }
@@ -200,23 +214,49 @@ func (s *stage) ask(name, member string, domain []string) []string {
 	return []string{"patience " + ticket.Patience.String()}
 }
 
-func (s *stage) served(count, member, latency string) []string {
+func (s *stage) served(count, member, latency string, options []string) []string {
 	var said []string
 	n, err1 := strconv.Atoi(count)
 	took, err2 := time.ParseDuration(latency)
 	if err1 != nil || err2 != nil {
 		s.t.Fatalf("served %s %s %s", count, member, latency)
 	}
+	domain, nth, wrong := "", n+1, Answered
+	for _, option := range options {
+		name, value, _ := strings.Cut(option, "=")
+		if name == "domain" {
+			domain = value
+			continue
+		}
+		wrong = parseOutcome(s.t, name)
+		nth, _ = strconv.Atoi(value)
+	}
 	for i := range n {
-		ticket, why := s.start(member, Query{Domain: uint64(i / 10)})
+		q, outcome := Query{Domain: uint64(i % 10)}, Answered
+		if (i+1)%nth == 0 {
+			outcome = wrong
+			if domain != "" {
+				q = NewQuery(domain)
+			}
+		}
+		ticket, why := s.start(member, q)
 		if why != "" {
-			return append(said, why)
+			return append(short(said), fmt.Sprintf("%s, after %d", why, i))
 		}
 		s.now = s.now.Add(took)
-		said = append(said, s.report(ticket, Answered)...)
+		said = append(said, s.report(ticket, outcome)...)
 		s.pool.End(ticket)
 	}
-	return said
+	return short(said)
+}
+
+// short leaves out the middle of what is long.
+func short(said []string) []string {
+	if len(said) <= 6 {
+		return said
+	}
+	middle := fmt.Sprintf("... %d more", len(said)-4)
+	return slices.Concat(said[:2], []string{middle}, said[len(said)-2:])
 }
 
 func (s *stage) report(t Ticket, o Outcome) []string {
@@ -284,6 +324,8 @@ func parseRules(t *testing.T, words []string) Rules {
 			_, err = fmt.Sscan(value, &rules.Rise)
 		case "losses":
 			_, err = fmt.Sscan(value, &rules.Losses)
+		case "slow":
+			rules.Slow, err = time.ParseDuration(value)
 		case "hold":
 			rules.Hold, err = time.ParseDuration(value)
 		case "ramp":

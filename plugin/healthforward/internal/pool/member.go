@@ -30,8 +30,9 @@ const (
 	unreachableRow  = 3
 	unreachableSkip = time.Second
 	// blockedTogether: members that this host did not let out to within this time of
-	// each other were blocked by one thing.
-	blockedTogether = time.Second
+	// each other were blocked by one thing, unless one was heard between. It is longer
+	// than one that is up may go unasked.
+	blockedTogether = idleProbe + 5*time.Second
 
 	// ejectedInFlight bounds the queries that wait for one that may never answer.
 	ejectedInFlight = 128

@@ -296,7 +296,7 @@ func TestWhomAFirewallBlocksIsDoubtedUnlessAllAre(t *testing.T) {
 		"one only":                        {0, "a", []State{Suspect, Up, Up}},
 		"two of three":                    {0, "ba", []State{Suspect, Suspect, Up}},
 		"all: the last shows it":          {0, "cba", []State{Up, Suspect, Suspect}},
-		"all, within a second":            {blockedTogether / 2, "cba", []State{Up, Suspect, Suspect}},
+		"all, within the time":            {blockedTogether / 2, "cba", []State{Up, Suspect, Suspect}},
 		"all, but not together":           {blockedTogether, "cba", []State{Suspect, Suspect, Suspect}},
 		"all, and again: no more follows": {0, "cbacba", []State{Up, Suspect, Suspect}},
 	} {

@@ -1,7 +1,7 @@
 package pool
 
 import (
-	"math/bits"
+	"math"
 	"time"
 )
 
@@ -69,7 +69,7 @@ func (s *sketch) quantile(now time.Time, share float64) (time.Duration, int) {
 // bucket returns the index of the bucket that holds d.
 func bucket(d time.Duration) int {
 	us := uint64(max(d/time.Microsecond, 1))
-	doubling := bits.Len64(us) - 1
+	doubling := math.Ilogb(float64(us))
 	rest := us << 2 >> doubling & (bucketsPerDoubling - 1) // the two bits below the first
 	return min(doubling*bucketsPerDoubling+int(rest), buckets-1)
 }

@@ -31,7 +31,6 @@ const (
 type evidence struct {
 	rows   [kinds]row
 	slots  [windowSlots]slot
-	all    domains // of everything that was asked
 	failed [kinds]domains
 }
 
@@ -61,9 +60,8 @@ func (e *evidence) good(k kind) {
 }
 
 // count notes that an exchange has ended, however.
-func (e *evidence) count(now time.Time, domain uint64) {
+func (e *evidence) count(now time.Time) {
 	e.slot(now).total++
-	e.all.add(now, domain)
 }
 
 // wrong notes what went wrong with t. Queries that were out at the same time are one
@@ -92,12 +90,6 @@ func (e *evidence) share(now time.Time, k kind) share {
 		}
 	}
 	return s
-}
-
-// wide reports whether what went wrong concerns several domains, or all that the
-// traffic has.
-func (e *evidence) wide(now time.Time, of domains) bool {
-	return of.count(now) >= min(minDomains, e.all.count(now))
 }
 
 // large reports whether too much went wrong, by itself.

@@ -10,7 +10,7 @@ import (
 // member of its own evidence, each from one of so many domains.
 func exchanges(e *evidence, now time.Time, wrong, total, domains int) {
 	for i := range total {
-		e.count(now, uint64(i%domains))
+		e.count(now)
 		if i < wrong {
 			e.wrong(now, loss, Ticket{Sent: now, Patience: time.Hour, domain: uint64(i % domains)})
 		}
@@ -155,16 +155,17 @@ func TestLossesHaveToBeOfSeveralDomains(t *testing.T) {
 		"three, but all are old":         {3, 20, evidenceWindow, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var e evidence
-			for i := range tc.failed {
-				e.count(t0, uint64(i))
-				e.wrong(t0, loss, Ticket{Sent: t0, domain: uint64(i)})
+			p, g, ids := newTestPool(t, "sequential", 2, DefaultRules())
+			m := p.members[ids[0]]
+			for i := range 5 {
+				m.evidence.count(t0)
+				m.evidence.wrong(t0, loss, Ticket{Sent: t0.Add(time.Duration(i) * time.Second), domain: uint64(i % tc.failed)})
 			}
-			for i := range tc.all {
-				e.count(t0.Add(tc.later), uint64(i))
+			for i := range tc.all { // whoever is asked: a suspect is asked last
+				g.Pick(t0.Add(tc.later), Query{Domain: uint64(i)}, nil)
 			}
-			if got := e.wide(t0.Add(tc.later), e.failed[loss]); got != tc.want {
-				t.Errorf("wide = %v, want %v", got, tc.want)
+			if _, got := m.tooBad(t0.Add(tc.later), loss, peers{p, m, t0.Add(tc.later)}); got != tc.want {
+				t.Errorf("too bad = %v, want %v", got, tc.want)
 			}
 		})
 	}
@@ -254,6 +255,9 @@ func TestTooLargeAShareEjects(t *testing.T) {
 			exchanges(e, now, 0, tc.own.total-tc.own.wrong, minDomains)
 			e.good(loss)
 			p.members[ids[0]].heard = now.Add(time.Minute)
+			for i := range minDomains {
+				g.Pick(now, Query{Domain: uint64(i)}, nil)
+			}
 			last := Query{Domain: uint64(tc.domains - 1)}
 			tr, _ := endAs(t, p, g, &now, ids[0], last, 300*ms, LostToPeer)
 			if got := p.State(ids[0]); got != tc.want {

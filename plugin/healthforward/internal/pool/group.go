@@ -22,6 +22,7 @@ type Group struct {
 	turn      uint64
 	favourite ID // of the policy fastest
 	lastPick  time.Time
+	domains   domains // of its queries
 	budget    budget
 }
 
@@ -76,6 +77,7 @@ func (g *Group) Pick(now time.Time, q Query, dst []Ticket) []Ticket {
 	g.pool.mu.Lock()
 	defer g.pool.mu.Unlock()
 	g.lastPick = now
+	g.domains.add(now, q.Domain)
 	g.budget.earn(now)
 	return g.order(now, q, dst)
 }

@@ -93,6 +93,8 @@ type member struct {
 	rand  *rand.Rand
 	admin Admin
 
+	said [len(causes)]time.Time // in a dry run: when it was last said that it would be ejected
+
 	state State
 	since time.Time // when it came to state
 	epoch uint32    // grows whenever it is ejected or returns
@@ -173,14 +175,14 @@ func (m *member) judge(now time.Time, t Ticket, o Outcome, s peers) finding {
 	case o == Unreachable:
 		m.unreachable(now, s)
 	case o == Lost:
-		m.evidence.count(now, t.domain)
-		m.link.lost()
+		m.evidence.count(now)
+		m.lostByLink(t)
 		if !m.heard.After(t.Sent) {
 			return m.wrong(now, loss, t, s)
 		}
 	case o == LostToPeer:
-		m.evidence.count(now, t.domain)
-		m.link.lost()
+		m.evidence.count(now)
+		m.lostByLink(t)
 		return m.wrong(now, loss, t, s)
 	}
 	return finding{}
@@ -195,7 +197,7 @@ func (m *member) answered(now time.Time, t Ticket, o Outcome, stale bool, s peer
 	if !stale {
 		m.probes.misses = 0
 		m.latency.add(now, took)
-		m.evidence.count(now, t.domain)
+		m.evidence.count(now)
 		m.evidence.good(loss)
 		m.link.passed()
 		if o == Answered {
@@ -213,6 +215,13 @@ func (m *member) answered(now time.Time, t Ticket, o Outcome, stale bool, s peer
 		return m.up(now, AloneAndHeard)
 	}
 	return m.slowNotSilent(took, s)
+}
+
+// lostByLink notes a loss while the member lives; else the link is not to blame.
+func (m *member) lostByLink(t Ticket) {
+	if m.heard.After(t.Sent) {
+		m.link.lost()
+	}
 }
 
 // alive notes a sign of life.
@@ -264,7 +273,8 @@ func (m *member) wrong(now time.Time, k kind, t Ticket, s peers) finding {
 // tooBad reports whether too much went wrong in the way of kind k, and the numbers.
 func (m *member) tooBad(now time.Time, k kind, s peers) (string, bool) {
 	row, sh := &m.evidence.rows[k], m.evidence.share(now, k)
-	inARow := row.n >= m.rules.Losses && m.evidence.wide(now, row.domains)
+	need := min(minDomains, s.domains())
+	inARow := row.n >= m.rules.Losses && row.domains.count(now) >= need
 	if !inARow && !sh.large() || m.neverEjected() {
 		return "", false
 	}
@@ -278,7 +288,7 @@ func (m *member) tooBad(now time.Time, k kind, s peers) (string, bool) {
 		return fmt.Sprintf("%d in a row", row.n), true
 	}
 	best, compared := s.share(k)
-	if !compared || !sh.twice(best) || !m.evidence.wide(now, m.evidence.failed[k]) {
+	if !compared || !sh.twice(best) || m.evidence.failed[k].count(now) < need {
 		return "", false
 	}
 	return fmt.Sprintf("%d of %d in %s, %d of %d at the best peer", sh.wrong, sh.total, evidenceWindow, best.wrong, best.total), true
@@ -363,6 +373,10 @@ func (m *member) eject(now time.Time, why Cause, detail string) finding {
 	m.latency.forgetRecent()
 	if m.rules.DryRun {
 		m.probes.misses = 0
+		if now.Sub(m.said[why]) < evidenceWindow {
+			return finding{}
+		}
+		m.said[why] = now
 		return finding{cause: why, detail: detail, would: true}
 	}
 	m.epoch++

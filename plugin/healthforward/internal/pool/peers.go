@@ -76,6 +76,18 @@ func (s peers) ranked() bool {
 	})
 }
 
+// domains returns how many domains the traffic of m's groups has, up to [minDomains]:
+// a suspect is asked last, so its own says little.
+func (s peers) domains() int {
+	n := 0
+	for _, g := range s.pool.groups {
+		if g.tierOf(s.m.id) >= 0 {
+			n = max(n, g.domains.count(s.now))
+		}
+	}
+	return n
+}
+
 // serving reports whether one of ids other than but takes its part of the queries.
 func (p *Pool) serving(ids []ID, but *member) bool {
 	return slices.ContainsFunc(ids, func(id ID) bool {

@@ -250,9 +250,11 @@ func (f *flight) cost(why reason, pending int, repeat bool) (tokens int, ok bool
 		return 0, true
 	case (why == overdue || why == suspected) && f.fw.NoHedge:
 		return 0, false
-	case why == expired && len(f.tries) == 1 && !f.parked:
+	case f.parked && why != failed: // whoever comes back is asked for all that wait
+		return 0, false
+	case why == expired && len(f.tries) == 1:
 		return 0, true
-	case why == overdue && repeat && f.slowName():
+	case repeat && f.slowName() && (why == overdue || why == expired && len(f.tries) >= maxOut):
 		return 0, false
 	case (why == overdue || why == expired) && repeat:
 		return repeatCost, true

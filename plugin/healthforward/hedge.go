@@ -99,35 +99,19 @@ func (r *race[T]) run(ctx context.Context) (won T, ok bool) {
 	timer := time.NewTimer(time.Until(course.nextDue()))
 	defer timer.Stop()
 	for {
+		var over bool
 		select {
 		case f := <-course.finishes:
-			course.lanes[f.i].pending = false
-			course.pending--
-			course.results = append(course.results, f.result)
-			if won, ok = course.settle(false); ok {
-				return won, true
-			}
-			if !course.start(failed, f.i) && course.pending == 0 {
-				return course.settle(true)
-			}
+			won, ok, over = course.finished(f)
 		case n := <-r.nudges:
-			if won, ok = course.settle(false); ok {
-				return won, true
-			}
-			if n.why == returned || course.lanes[n.about].pending {
-				course.start(n.why, n.about)
-			}
+			won, ok = course.nudged(n)
 		case <-timer.C:
-			doubtful := !course.heldUntil.IsZero() && !course.heldUntil.After(time.Now())
-			if won, ok = course.settle(false); ok {
-				return won, true
-			}
-			if doubtful {
-				course.start(doubted, -1)
-			}
-			course.tick(time.Now())
+			won, ok = course.woken()
 		case <-ctx.Done():
 			return course.settle(true)
+		}
+		if ok || over {
+			return won, ok
 		}
 		timer.Reset(time.Until(course.nextDue()))
 	}
@@ -143,6 +127,45 @@ type course[T any] struct {
 
 	finishes chan finish[T]
 	over     chan struct{} // closed when nobody reads finishes any more
+}
+
+// finished takes the end of an attempt. over says that there is nothing left to try.
+func (c *course[T]) finished(f finish[T]) (won T, ok, over bool) {
+	c.lanes[f.i].pending = false
+	c.pending--
+	c.results = append(c.results, f.result)
+	if won, ok = c.settle(false); ok {
+		return won, true, true
+	}
+	if c.start(failed, f.i) || c.pending > 0 {
+		return won, false, false
+	}
+	won, ok = c.settle(true)
+	return won, ok, true
+}
+
+// nudged takes news from outside.
+func (c *course[T]) nudged(n nudge) (won T, ok bool) {
+	if won, ok = c.settle(false); ok {
+		return won, true
+	}
+	if n.why == returned || c.lanes[n.about].pending {
+		c.start(n.why, n.about)
+	}
+	return won, false
+}
+
+// woken does what is due.
+func (c *course[T]) woken() (won T, ok bool) {
+	doubtful := !c.heldUntil.IsZero() && !c.heldUntil.After(time.Now())
+	if won, ok = c.settle(false); ok {
+		return won, true
+	}
+	if doubtful {
+		c.start(doubted, -1)
+	}
+	c.tick(time.Now())
+	return won, false
 }
 
 // start makes another attempt, if admit allows.

@@ -69,7 +69,7 @@ func (f *flight) denialDue(now time.Time, r result, results []result, over bool)
 		switch {
 		case answered(rank, results), f.group.Ejected(rank):
 			continue
-		case alive && f.times(rank) >= doubtRounds, !alive && now.Sub(r.at) >= denialHold:
+		case alive && f.times(now, rank) >= doubtRounds, !alive && now.Sub(r.at) >= denialHold:
 			continue // it has had its chance
 		}
 		waits = true
@@ -83,11 +83,12 @@ func (f *flight) denialDue(now time.Time, r result, results []result, over bool)
 	return now.Add(doubtEvery), !over
 }
 
-// times returns how often the upstream of that rank has been asked.
-func (f *flight) times(rank int) int {
+// times returns how often the upstream of that rank has been asked and has had time
+// to answer.
+func (f *flight) times(now time.Time, rank int) int {
 	n := 0
 	for _, t := range f.tries {
-		if t.ticket.Rank == rank {
+		if t.ticket.Rank == rank && now.Sub(t.ticket.Sent) >= doubtEvery {
 			n++
 		}
 	}

@@ -36,6 +36,9 @@ const (
 
 	// ejectedInFlight bounds the queries that wait for one that may never answer.
 	ejectedInFlight = 128
+	// canaryEvery is how often one more query finds out whether it answers again: the
+	// others may have been sent seconds ago, and would wait on.
+	canaryEvery = 50 * time.Millisecond
 )
 
 // Rules are the thresholds that a member is judged by.
@@ -118,6 +121,7 @@ type member struct {
 	holds   holds
 
 	inFlight int
+	canaryAt time.Time // when a query was last let through beyond its capacity
 }
 
 // finding is what follows from an exchange. The zero value says that nothing does.
@@ -391,6 +395,15 @@ func (m *member) eject(now time.Time, why Cause, detail string) finding {
 func (m *member) enter(now time.Time, s State) {
 	m.state = s
 	m.since = now
+}
+
+// takesCanary lets one more query through to an ejected member now and then.
+func (m *member) takesCanary(now time.Time) bool {
+	if m.state != Ejected || now.Sub(m.canaryAt) < canaryEvery {
+		return false
+	}
+	m.canaryAt = now
+	return true
 }
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -95,7 +95,7 @@ func (p *Pool) Start(now time.Time, t Ticket) (Ticket, Start) {
 	switch {
 	case m == nil || m.state == Ejected && m.epoch != t.epoch:
 		return t, Gone
-	case m.inFlight >= m.capacity(now):
+	case m.inFlight >= m.capacity(now) && !m.takesCanary(now):
 		return t, Full
 	}
 	m.inFlight++

@@ -75,16 +75,24 @@ func TestStartKeepsToTheLimits(t *testing.T) {
 	}
 }
 
+// One more goes through now and then, to find out whether it answers again.
 func TestFewWaitForWhoIsEjected(t *testing.T) {
-	rules := DefaultRules()
-	p, g, ids := newTestPool(t, "sequential", 1, rules)
+	p, g, ids := newTestPool(t, "sequential", 1, DefaultRules())
 	now := t0.Add(time.Second)
 	eject(t, p, g, &now, ids[0]) // its query waits on
 	for range ejectedInFlight - 1 {
 		ask(t, p, g, now, ids[0])
 	}
-	if _, what := p.Start(now, g.Pick(now, Query{}, nil)[0]); what != Full {
-		t.Errorf("Start of one more = %v, want %v", what, Full)
+	for i, step := range []struct {
+		after time.Duration
+		want  Start
+	}{
+		{0, Started}, {0, Full}, {canaryEvery - 1, Full}, {1, Started}, {0, Full},
+	} {
+		now = now.Add(step.after)
+		if _, what := p.Start(now, g.Pick(now, Query{}, nil)[0]); what != step.want {
+			t.Errorf("Start %d = %v, want %v", i, what, step.want)
+		}
 	}
 }
 

@@ -334,9 +334,15 @@ func (f *flight) leave(won result, ok bool) {
 			continue
 		}
 		lost := t.ticket.Sent.Add(t.ticket.Linger)
-		time.AfterFunc(time.Until(lost), func() { f.outpaced(t, lost) })
-		// What comes later still tells how slow the upstream is.
-		time.AfterFunc(time.Until(later(lost, t.ticket.Sent.Add(f.fw.ReadTimeout))), t.cancel)
+		time.AfterFunc(max(time.Until(lost), 0), func() {
+			f.outpaced(t, lost) // before it is cancelled, which may be due at the same time
+			// What comes later still tells how slow the upstream is.
+			if rest := time.Until(t.ticket.Sent.Add(f.fw.ReadTimeout)); rest > 0 {
+				time.AfterFunc(rest, t.cancel)
+			} else {
+				t.cancel()
+			}
+		})
 	}
 }
 
@@ -347,13 +353,6 @@ func (f *flight) outpaced(t *try, due time.Time) {
 	if !t.ended.Load() && now.Sub(due) <= maxLag {
 		f.fw.registry.report(now, t.up, t.ticket, pool.LostToPeer)
 	}
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }
 
 // outdoes notes that the winner has answered well what t's upstream is asked too, and

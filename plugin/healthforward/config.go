@@ -95,6 +95,7 @@ type way struct {
 	maxAge     time.Duration // all connections, likewise
 	maxIdle    int           // likewise
 	probeName  string        // what probes ask for, fully qualified
+	probeType  uint16        // likewise
 	probeNoRD  bool          // without the RD bit
 }
 
@@ -128,7 +129,7 @@ func newConfig() Config {
 		Budget:      defaultBudget,
 		Failover:    []int{dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeNotImplemented},
 		Rules:       pool.DefaultRules(),
-		Way:         way{probeName: "."},
+		Way:         way{probeName: ".", probeType: dns.TypeNS},
 	}
 }
 
@@ -142,16 +143,18 @@ func (c *Config) properties(root string, seen map[string]bool) corefile.Table {
 		}
 	}
 	return corefile.Table{
+		"budget":                           c.budget,
 		"deadline":                         corefile.Duration(&c.Deadline, time.Second, 30*time.Second),
 		"doh_method":                       corefile.Enum(&c.Way.httpMethod, http.MethodGet, http.MethodPost),
 		"ede":                              c.ede,
+		"enforce":                          c.enforce,
 		"except":                           c.except,
 		"expire":                           once("expire", corefile.Duration(&c.Way.expire, 0, forever)),
 		"failfast_all_unhealthy_upstreams": corefile.Flag(&c.Failfast),
 		"failover":                         func(args []string) error { return c.failover(args, seen) },
 		"fall":                             once("fall", corefile.Int(&c.Rules.Fall, 1, 100)),
 		"force_tcp":                        corefile.Flag(&c.ForceTCP),
-		"health_check":                     c.healthCheck,
+		"health_check":                     once("health_check", c.healthCheck),
 		"hedge":                            c.hedge,
 		"hold":                             c.hold,
 		"max_age":                          once("max_age", corefile.Duration(&c.Way.maxAge, 0, forever)),
@@ -163,9 +166,12 @@ func (c *Config) properties(root string, seen map[string]bool) corefile.Table {
 		"next_on_nodata":                   corefile.Flag(&c.NextOnNodata),
 		"policy":                           c.policy,
 		"prefer_udp":                       corefile.Flag(&c.PreferUDP),
+		"probe":                            once("probe", c.probe),
 		"read_timeout":                     corefile.Duration(&c.ReadTimeout, 1, forever),
 		"resolver":                         c.resolver,
 		"rise":                             corefile.Int(&c.Rules.Rise, 1, 100),
+		"slow":                             orOff(&c.Rules.Slow, slowAtLeast, slowAtMost),
+		"slowstart":                        orOff(&c.Rules.Ramp, 0, rampAtMost),
 		"source_address":                   c.sourceAddress,
 		"tls":                              func(args []string) error { return c.tls(root, args) },
 		"tls_servername":                   c.tlsServerName,
@@ -219,37 +225,6 @@ func parseRcodes(args []string) ([]int, error) {
 		return rcode, nil
 	})(args)
 	return rcodes, err
-}
-
-// healthCheck reads DURATION [no_rec] [domain NAME]. In forward it is the interval
-// of probes while an upstream fails, and so it is here.
-func (c *Config) healthCheck(args []string) error {
-	if len(args) == 0 {
-		return errors.New("wants a duration")
-	}
-	if err := corefile.Duration(&c.Rules.Interval, 0, forever)(args[:1]); err != nil {
-		return err
-	}
-	c.Rules.Interval = max(c.Rules.Interval, minProbeInterval)
-	c.Rules.IntervalMax = max(c.Rules.IntervalMax, c.Rules.Interval)
-	c.Way.probeName = "."
-	for args = args[1:]; len(args) > 0; args = args[1:] {
-		switch {
-		case args[0] == "no_rec":
-			c.Way.probeNoRD = true
-		case args[0] != "domain":
-			return fmt.Errorf("%q is none of: no_rec, domain", args[0])
-		case len(args) == 1:
-			return errors.New("domain wants a name")
-		default:
-			if _, ok := dns.IsDomainName(args[1]); !ok {
-				return fmt.Errorf("domain: %q is no name", args[1])
-			}
-			c.Way.probeName = plugin.Name(args[1]).Normalize()
-			args = args[1:]
-		}
-	}
-	return nil
 }
 
 func (c *Config) resolver(args []string) error {
@@ -311,29 +286,6 @@ func (c *Config) tlsServerName(args []string) error {
 	return nil
 }
 
-// hedge reads a delay, or the bounds of a learned one.
-func (c *Config) hedge(args []string) error {
-	if len(args) == 1 && args[0] == "off" {
-		c.NoHedge = true // who does not hedge becomes suspicious all the same
-		return nil
-	}
-	if len(args) == 0 || len(args) > 2 {
-		return fmt.Errorf("wants one or two durations, or off; got %d arguments", len(args))
-	}
-	var bounds [2]time.Duration
-	for i := range bounds {
-		if err := corefile.Duration(&bounds[i], 10*time.Millisecond, 2*time.Second)(args[min(i, len(args)-1):][:1]); err != nil {
-			return err
-		}
-	}
-	if bounds[1] < bounds[0] {
-		return fmt.Errorf("%s is more than %s", args[0], args[1])
-	}
-	c.NoHedge = false
-	c.Hedge.Min, c.Hedge.Max = bounds[0], bounds[1]
-	return nil
-}
-
 // policy reads NAME, or race NUMBER.
 func (c *Config) policy(args []string) error {
 	c.Race = 0
@@ -342,12 +294,6 @@ func (c *Config) policy(args []string) error {
 		return corefile.Int(&c.Race, 2, maxRace)(args[1:])
 	}
 	return corefile.Enum(&c.Policy, pool.Policies()...)(args)
-}
-
-func (c *Config) hold(args []string) error {
-	err := corefile.Duration(&c.Rules.Hold, 0, time.Hour)(args)
-	c.Rules.HoldMax = max(c.Rules.HoldMax, c.Rules.Hold)
-	return err
 }
 
 // parse reads all stanzas of a server block. Paths in it are relative to root.
@@ -409,6 +355,9 @@ func parseStanza(d *caddyfile.Dispenser, root string) (Config, error) {
 func (c *Config) reconcile(seen map[string]bool) error {
 	if seen["fall"] && seen["max_fails"] {
 		return errors.New("fall and max_fails are two words for one thing: give one of them")
+	}
+	if seen["probe"] && seen["health_check"] {
+		return errors.New("probe and health_check are two words for one thing: give one of them")
 	}
 	c.Deadline = max(c.Deadline, c.ReadTimeout) // or the attempt could not take as long as it may
 	expire := c.Way.expire

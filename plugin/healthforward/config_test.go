@@ -59,6 +59,10 @@ func TestParse(t *testing.T) {
 			rise 4
 			hold 10m
 			hedge 75ms
+			slow 10s
+			slowstart 10m
+			budget 100%
+			enforce on
 			max_concurrent 1000
 			max_connect_attempts 7
 			max_idle_conns 5
@@ -80,15 +84,23 @@ func TestParse(t *testing.T) {
 			c.NextRcodes, c.NextOnNodata = []int{dns.RcodeNameError, dns.RcodeServerFailure}, true
 			c.Rules.Fall, c.Rules.Rise, c.Rules.Hold, c.Rules.HoldMax = 3, 4, 10*time.Minute, 10*time.Minute
 			c.Rules.Interval = 2 * time.Second
+			c.Rules.Slow, c.Rules.Ramp, c.Budget = 10*time.Second, 10*time.Minute, 1
 			c.ForceTCP, c.PreferUDP, c.Failfast, c.EDE = true, true, true, true
 			c.Resolvers = []string{"10.96.0.10:53", "10.96.0.11:54", "[::1]:53"}
 			c.Way = way{
 				tlsName: "dns.example", httpMethod: "GET", source: netip.MustParseAddr("192.0.2.9"),
-				expire: 20 * time.Second, maxAge: time.Minute, maxIdle: 5, probeName: "example.org.", probeNoRD: true,
+				expire: 20 * time.Second, maxAge: time.Minute, maxIdle: 5, probeName: "example.org.", probeType: dns.TypeNS, probeNoRD: true,
 			}
 		}},
-		"words that turn things off": {"healthforward . 192.0.2.1 {\n hedge off\n failover none\n max_fails 0\n hold 0s\n}", func(c *Config) {
+		"words that turn things off": {"healthforward . 192.0.2.1 {\n hedge off\n failover none\n max_fails 0\n hold 0s\n probe off\n slow off\n slowstart off\n budget 0%\n enforce off\n}", func(c *Config) {
 			c.NoHedge, c.Failover, c.Rules.Fall, c.Rules.Hold = true, nil, 0, 0
+			c.Rules.NoProbe, c.Rules.Slow, c.Rules.Ramp, c.Budget, c.Rules.DryRun = true, 0, 0, 0, true
+		}},
+		"a probe of another name": {"healthforward . 192.0.2.1 {\n probe off\n probe Example.ORG a\n}", func(c *Config) {
+			c.Way.probeName, c.Way.probeType = "example.org.", dns.TypeA
+		}},
+		"the least": {"healthforward . 192.0.2.1 {\n slow 10ms\n slowstart 0s\n budget 12.5%\n}", func(c *Config) {
+			c.Rules.Slow, c.Rules.Ramp, c.Budget = 10*time.Millisecond, 0, 0.125
 		}},
 		"a learned delay within bounds": {"healthforward . 192.0.2.1 {\n hedge off\n hedge 20ms 1s\n}", func(c *Config) {
 			c.Hedge.Min, c.Hedge.Max = 20*time.Millisecond, time.Second
@@ -200,7 +212,7 @@ func TestSeveralStanzas(t *testing.T) {
 
 // TestErrorsNameWhatIsWrong: the directive, the value and the bound.
 func TestErrorsNameWhatIsWrong(t *testing.T) {
-	for text, want := range map[string][]string{
+	wantErrors(t, map[string][]string{
 		"healthforward":                         {"FROM", "TO", "0 arguments"},
 		"healthforward .":                       {"TO", "1 arguments"},
 		"healthforward a..b 192.0.2.1":          {"FROM", "a..b"},
@@ -280,7 +292,13 @@ func TestErrorsNameWhatIsWrong(t *testing.T) {
 		block("hedge 20ms 1s 2s"):                    {"hedge", "3 arguments"},
 		block("max_concurrent -5"):                   {"max_concurrent", "-5", "0"},
 		block("hold 5s {\n x\n }"):                   {"hold", "{"},
-	} {
+	})
+}
+
+// wantErrors checks that a Corefile is refused with an error that names these things.
+func wantErrors(t *testing.T, table map[string][]string) {
+	t.Helper()
+	for text, want := range table {
 		_, err := parseText(text)
 		if err == nil {
 			t.Errorf("%s\nis accepted", text)
@@ -307,7 +325,7 @@ func FuzzBlock(f *testing.F) {
 			return
 		}
 		for _, c := range configs {
-			if c.From == "" || len(c.To) == 0 || c.Rules.Rise < 1 || c.Rules.Fall < 0 || c.ReadTimeout < 1 || c.Deadline < max(time.Second, c.ReadTimeout) || c.Hedge.Min > c.Hedge.Max {
+			if c.From == "" || len(c.To) == 0 || c.Rules.Rise < 1 || c.Rules.Fall < 0 || c.ReadTimeout < 1 || c.Deadline < max(time.Second, c.ReadTimeout) || c.Hedge.Min > c.Hedge.Max || c.Budget < 0 || c.Budget > 1 {
 				t.Errorf("accepted %+v", c)
 			}
 		}

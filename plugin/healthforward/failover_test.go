@@ -39,6 +39,7 @@ type model struct {
 	answers    func(name string) (rcode int, rtt time.Duration) // overrules both; a negative rcode is silence
 
 	queries []time.Time // when each query, not probe, came
+	probes  int         // how many of these came
 }
 
 func (m *model) set(change func(*model)) {
@@ -66,6 +67,8 @@ func (m *model) Exchange(ctx context.Context, q transport.Query) (*dns.Msg, erro
 	m.mu.Lock()
 	if !probe {
 		m.queries = append(m.queries, time.Now())
+	} else {
+		m.probes++
 	}
 	rtt, drop, refuses, full, busy, rcode := m.rtt, m.deaf || m.silent && !probe, m.refuses, m.full, m.busy, m.rcode
 	if probe {

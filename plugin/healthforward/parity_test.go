@@ -133,6 +133,7 @@ var sameVerdict = []string{
 	". tls://127.0.0.1 {\ntls_servername dns.example\n}", ". tls://127.0.0.1 {\ntls_servername\n}",
 	". tls://127.0.0.1%example.net:854 {\ntls_servername foo\n}", ". quic://127.0.0.1%doq.example:853 {\ntls_servername foo\n}",
 	". 127.0.0.1 {\ntls\ntls_servername dns\n}",
+	". 127.0.0.1 {\nfall 2\nmax_fails 2\n}", ". 127.0.0.1 {\nprobe . NS\nhealth_check 1s\n}",
 }
 
 // differences are stanzas on which they do not agree, by the row of the README's
@@ -143,7 +144,8 @@ var differences = map[string][]string{
 	},
 	"A host name that cannot be resolved":                      {". no-such-host.invalid", ". tls://no-such-host.invalid"},
 	"A file that is missing or names no server":                {". /no/such/resolv.conf", ". comments.conf", ". empty.conf"},
-	"`failover none`, and the properties that forward has not": {". 127.0.0.1 {\nfailover none\n}", ". 127.0.0.1 {\nhedge off\n}", ". 127.0.0.1 {\ndeadline 3s\n}", ". 127.0.0.1 {\nede on\n}", ". 127.0.0.1 {\nfall 3\nrise 3\nhold 10s\n}"},
+	"`failover none`, and the properties that forward has not": {". 127.0.0.1 {\nfailover none\n}", ". 127.0.0.1 {\nhedge off\n}", ". 127.0.0.1 {\ndeadline 3s\n}", ". 127.0.0.1 {\nede on\n}", ". 127.0.0.1 {\nfall 3\nrise 3\nhold 10s\n}", ". 127.0.0.1 {\nprobe example.org A\nslow off\nslowstart off\nbudget 10%\nenforce off\n}"},
+	"`policy p2c`, `fastest`, `hash` and `race`":               {". 127.0.0.1 {\npolicy p2c\n}", ". 127.0.0.1 {\npolicy race 2\n}"},
 }
 
 func TestForwardAndHealthforwardAgreeOnCorefiles(t *testing.T) {

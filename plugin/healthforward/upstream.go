@@ -103,7 +103,7 @@ func newUpstream(key upstreamKey, conf *tls.Config, open opener) (*upstream, err
 	if u.fresh, err = open(key.proto, key.addr, opts); err != nil {
 		return nil, err
 	}
-	ask := new(dns.Msg).SetQuestion(key.way.probeName, dns.TypeNS)
+	ask := new(dns.Msg).SetQuestion(key.way.probeName, key.way.probeType)
 	ask.RecursionDesired = !key.way.probeNoRD
 	u.probe, err = prepare(ask)
 	return u, err

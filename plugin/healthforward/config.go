@@ -31,6 +31,12 @@ type Config struct {
 	From string
 	// To are the upstreams in the order of the Corefile.
 	To []to
+	// Backups are the upstreams of the lower tiers, in the order of the Corefile. Each
+	// is asked only while nobody above is up. Default none.
+	Backups [][]to
+	// Private says which names are never asked of a lower tier. Default those that are
+	// built in.
+	Private private
 	// Except are the zones below From whose queries go to the next plugin.
 	Except []string
 	// Policy orders the upstreams that are up. Default random.
@@ -143,6 +149,7 @@ func (c *Config) properties(root string, seen map[string]bool) corefile.Table {
 		}
 	}
 	return corefile.Table{
+		"backup":                           c.backup,
 		"budget":                           c.budget,
 		"deadline":                         corefile.Duration(&c.Deadline, time.Second, 30*time.Second),
 		"doh_method":                       corefile.Enum(&c.Way.httpMethod, http.MethodGet, http.MethodPost),
@@ -166,6 +173,7 @@ func (c *Config) properties(root string, seen map[string]bool) corefile.Table {
 		"next_on_nodata":                   corefile.Flag(&c.NextOnNodata),
 		"policy":                           c.policy,
 		"prefer_udp":                       corefile.Flag(&c.PreferUDP),
+		"private":                          c.private,
 		"probe":                            once("probe", c.probe),
 		"read_timeout":                     corefile.Duration(&c.ReadTimeout, 1, forever),
 		"resolver":                         c.resolver,
@@ -331,21 +339,17 @@ func parseStanza(d *caddyfile.Dispenser, root string) (Config, error) {
 	if err := c.reconcile(seen); err != nil {
 		return c, d.Errf("%v", err)
 	}
-	for _, arg := range args[1:] {
-		t, err := parseTo(arg)
-		if err == nil {
-			err = t.check()
+	var err error
+	if c.To, err = parseTos(args[1:]); err == nil {
+		err = c.nameServers(c.To)
+	}
+	if err != nil {
+		return c, d.Errf("TO: %v", err)
+	}
+	for _, tier := range c.Backups {
+		if err := c.nameServers(tier); err != nil {
+			return c, d.Errf("backup: %v", err)
 		}
-		if err == nil && t.serverName != "" && c.Way.tlsName != "" && t.scheme != "https" {
-			err = fmt.Errorf("%s: tls_servername %s is given too", arg, c.Way.tlsName)
-		}
-		if err != nil {
-			return c, d.Errf("TO: %v", err)
-		}
-		if t.host != "" && t.scheme != schemePlain && t.serverName == "" && c.Way.tlsName == "" {
-			t.serverName = strings.TrimSuffix(t.host, ".") // who is named is meant
-		}
-		c.To = append(c.To, t)
 	}
 	return c, nil
 }

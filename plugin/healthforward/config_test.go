@@ -44,6 +44,10 @@ func TestParse(t *testing.T) {
 		"a zone":            {"healthforward EXAMPLE.org 192.0.2.1", func(c *Config) { c.From = "example.org." }},
 		"a network":         {"healthforward 10.0.0.0/8 192.0.2.1", func(c *Config) { c.From = "10.in-addr.arpa." }},
 		"every property": {`healthforward . 192.0.2.1 {
+			backup 198.51.100.1 tls://192.0.2.2
+			backup dns.example.net
+			private corp.example 10.1.0.0/16
+			private none
 			policy sequential
 			except a.example b.example
 			except 10.0.0.0/8
@@ -78,6 +82,8 @@ func TestParse(t *testing.T) {
 			tls_servername dns.example
 		}`, func(c *Config) {
 			c.Policy, c.Except = "sequential", []string{"a.example.", "b.example.", "10.in-addr.arpa."}
+			c.Backups = [][]to{tos(t, "198.51.100.1", "tls://192.0.2.2"), tos(t, "dns.example.net")}
+			c.Private = private{zones: []string{"corp.example.", "1.10.in-addr.arpa."}, none: true}
 			c.ReadTimeout, c.Deadline, c.MaxConcurrent, c.MaxAttempts = 3*time.Second, 5*time.Second, 1000, 7
 			c.Hedge.Min, c.Hedge.Max = 75*time.Millisecond, 75*time.Millisecond
 			c.Failover = []int{dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeNotImplemented}
@@ -177,6 +183,27 @@ func TestParseTo(t *testing.T) {
 	} {
 		if got, err := parseTo(arg); err != nil || got != want {
 			t.Errorf("parseTo(%q) = %+v, %v; want %+v", arg, got, err, want)
+		}
+	}
+}
+
+func TestATOIsShownAsItCanBeWritten(t *testing.T) {
+	for arg, want := range map[string]string{
+		"192.0.2.1:53":                        "192.0.2.1",
+		"dns://192.0.2.1:5353":                "192.0.2.1:5353",
+		"[2001:db8::1]:53":                    "2001:db8::1",
+		"[2001:db8::1]:54":                    "[2001:db8::1]:54",
+		"fe80::1%eth0":                        "fe80::1%eth0",
+		"tls://192.0.2.1%a.example:853":       "tls://192.0.2.1%a.example",
+		"tls://[2001:db8::1%a.example]:854":   "tls://[2001:db8::1%a.example]:854",
+		"https://192.0.2.1":                   "https://192.0.2.1",
+		"dns.example.org":                     "dns.example.org",
+		"tls://dns.example.org%a.example:854": "tls://dns.example.org%a.example:854",
+		"/run/resolv.conf":                    "/run/resolv.conf",
+	} {
+		parsed := tos(t, arg)[0]
+		if got := parsed.String(); got != want || tos(t, got)[0] != parsed {
+			t.Errorf("%s is shown as %s, want %s", arg, got, want)
 		}
 	}
 }

@@ -84,6 +84,7 @@ func (f *Forwarder) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	if err != nil {
 		return dns.RcodeFormatError, err
 	}
+	q.about.Private = len(f.Backups) > 0 && f.Private.holds(state.Name(), state.QType())
 	f.generation.ensure()
 	answer, rcode, err := f.resolve(ctx, state, q)
 	switch {
@@ -240,7 +241,7 @@ func (f *Forwarder) groupFor(client string) *group {
 // pick returns the upstreams to ask; those that asked to be left alone come last.
 // Those that are not up may want a probe now that there is somebody who asks.
 func (f *Forwarder) pick(now time.Time, g *group, about pool.Query) []pool.Ticket {
-	tickets := g.Pick(now, about, make([]pool.Ticket, 0, len(f.To)))
+	tickets := g.Pick(now, about, make([]pool.Ticket, 0, len(g.upstreams)))
 	slices.SortStableFunc(tickets, func(a, b pool.Ticket) int {
 		switch busyA, busyB := g.upstreams[a.ID].busy(now), g.upstreams[b.ID].busy(now); {
 		case busyA == busyB, a.Tier != b.Tier:

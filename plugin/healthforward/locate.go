@@ -25,7 +25,7 @@ const (
 // must not be called while registry.mu is held.
 func (f *Forwarder) locate() {
 	var lookups sync.WaitGroup
-	for i, t := range f.To {
+	for i, t := range f.allTo() {
 		lookups.Go(func() {
 			ts, err := t.targets(f.lookup)
 			f.registry.mu.Lock()
@@ -45,7 +45,7 @@ func (f *Forwarder) locate() {
 func (r *registry) known(t to) []target {
 	for _, g := range r.generations {
 		for _, f := range g.forwarders {
-			if i := slices.Index(f.To, t); i >= 0 && len(f.places[i]) > 0 {
+			if i := slices.Index(f.allTo(), t); i >= 0 && len(f.places[i]) > 0 {
 				return f.places[i]
 			}
 		}
@@ -148,7 +148,7 @@ func (f *Forwarder) find(ctx context.Context) int {
 	r.mu.Unlock()
 	left := 0
 	for _, i := range lost {
-		ts, err := f.To[i].targets(f.lookup)
+		ts, err := f.allTo()[i].targets(f.lookup)
 		if err != nil {
 			left++
 			continue

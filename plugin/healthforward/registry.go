@@ -96,7 +96,7 @@ type generation struct {
 func (g *generation) add(c Config) *Forwarder {
 	f := &Forwarder{
 		Config: c, name: pluginName, registry: g.registry, generation: g,
-		places: make([][]target, len(c.To)), flights: make(map[*flight]struct{}),
+		places: make([][]target, len(c.allTo())), flights: make(map[*flight]struct{}),
 		sharing: sharing{flights: make(map[shareKey]*shared)},
 	}
 	g.forwarders = append(g.forwarders, f)
@@ -194,22 +194,16 @@ func (r *registry) connect(now time.Time, f *Forwarder) error {
 	for _, client := range f.clients() {
 		g := &group{upstreams: make(map[pool.ID]*upstream)}
 		made[client] = g
-		var ids []pool.ID
-		for _, t := range slices.Concat(f.places...) {
-			u, err := r.upstream(now, f.keyFor(t, client), f.TLS)
+		plan := pool.Plan{Policy: f.Policy, Ranked: f.ranked(), Hedge: f.Hedge, Budget: f.Budget}
+		for _, places := range f.placesByTier() {
+			ids, err := r.members(now, f, g, places, client)
 			if err != nil {
 				r.disconnect(made)
 				return err
 			}
-			if g.upstreams[u.id] != nil {
-				continue // twins in the Corefile, or in a file, are one
-			}
-			u.refs++
-			g.upstreams[u.id] = u
-			ids = append(ids, u.id)
+			plan.Tiers = append(plan.Tiers, ids)
 		}
 		var err error
-		plan := pool.Plan{Tiers: [][]pool.ID{ids}, Policy: f.Policy, Ranked: f.ranked(), Hedge: f.Hedge, Budget: f.Budget}
 		if g.Group, err = r.pool.Group(plan); err != nil {
 			r.disconnect(made)
 			return err

@@ -35,6 +35,36 @@ type target struct {
 	scheme, addr, serverName string
 }
 
+// String returns the TO as it could be written.
+func (t to) String() string {
+	switch {
+	case t.file != "":
+		return t.file
+	case t.addr != "":
+		return target{t.scheme, t.addr, t.serverName}.String()
+	}
+	return target{t.scheme, net.JoinHostPort(t.host, t.port), t.serverName}.String()
+}
+
+// String returns the TO that leads there.
+func (t target) String() string {
+	host, port, err := net.SplitHostPort(t.addr)
+	if err != nil {
+		return t.addr // it is an address since it was found
+	}
+	if t.serverName != "" {
+		host += "%" + t.serverName
+	}
+	at := host
+	if port != schemes[t.scheme] {
+		at = net.JoinHostPort(host, port)
+	}
+	if t.scheme == schemePlain {
+		return at
+	}
+	return t.scheme + "://" + at
+}
+
 // parseTo reads a TO as CoreDNS's forward does: IP, IP:port, [IP]:port, host name
 // with or without a port, each also as SCHEME://..., with %NAME behind the host for
 // the TLS server name (or the zone of a link-local address); or a file.

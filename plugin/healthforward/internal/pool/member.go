@@ -285,8 +285,8 @@ func (m *member) tooBad(now time.Time, k kind, s peers) (string, bool) {
 	if s.ranked() && (k == badRcode || !inARow || now.Sub(row.first) < viewPatience) {
 		return "", false
 	}
-	if last, _ := s.lastUp(); last {
-		return "", false // half an answer is better than none
+	if last, lower := s.lastUp(); last && (!m.rules.NoProbe || !lower || k != loss) {
+		return "", false // half an answer is better than none, but only a probe tells it from none
 	}
 	if inARow {
 		return fmt.Sprintf("%d in a row", row.n), true

@@ -177,10 +177,27 @@ func (m *member) missed(now, sent time.Time, why Cause, s peers) finding {
 		f = m.suspect(now, MissedProbe)
 	}
 	p.at = now // back to back until the verdict,
-	if m.neverEjected() && p.misses > 1 {
-		p.at = now.Add(m.rules.Interval) // or at leisure where there will be none.
+	switch {
+	case m.neverEjected() && p.misses > 1:
+		p.at = now.Add(m.rules.Interval) // or at leisure where there will be none,
+	case tooSoon: // or in time for it where only that is missing: a refusal costs none
+		p.at = later(now, earlier(sent.Add(probeTimeoutMin), m.heard.Add(lastOfTier)))
 	}
 	return f
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // afterDryRun returns when the next probe is due after an ejection: an interval

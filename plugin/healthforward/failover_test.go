@@ -28,6 +28,7 @@ type model struct {
 	silent  bool // drops queries
 	deaf    bool // drops probes too
 	refuses bool
+	err     error         // instead of an answer, at once
 	full    bool          // takes no connections: an error after a second
 	busy    time.Duration // asks to be left alone so long
 
@@ -70,7 +71,7 @@ func (m *model) Exchange(ctx context.Context, q transport.Query) (*dns.Msg, erro
 	} else {
 		m.probes++
 	}
-	rtt, drop, refuses, full, busy, rcode := m.rtt, m.deaf || m.silent && !probe, m.refuses, m.full, m.busy, m.rcode
+	rtt, drop, refuses, full, busy, rcode, err := m.rtt, m.deaf || m.silent && !probe, m.refuses, m.full, m.busy, m.rcode, m.err
 	if probe {
 		rcode = m.probeRcode
 		if m.probeRTT > 0 {
@@ -87,6 +88,9 @@ func (m *model) Exchange(ctx context.Context, q transport.Query) (*dns.Msg, erro
 	}
 	if full {
 		rtt = time.Second
+	}
+	if err != nil {
+		return nil, err
 	}
 	if refuses {
 		return nil, syscall.ECONNREFUSED

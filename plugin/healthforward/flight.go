@@ -68,7 +68,8 @@ type flight struct {
 	tries []*try
 	back  pool.ID // the upstream that came back, for reason returned
 
-	inDoubt int // the rank of the one who has not said yet what a later one denies, for reason doubted
+	denied  result // what a lower tier denies while those above may know it
+	inDoubt int    // the rank of the one who has not said yet what a later one denies, for reason doubted
 }
 
 // try is one attempt at a query.
@@ -117,6 +118,9 @@ func (f *flight) run(ctx context.Context) (result, bool) {
 		r.openAt = f.began.Add(tierHold)
 	}
 	won, ok := r.run(ctx)
+	if !ok {
+		won, ok = f.judged(ctx)
+	}
 	f.leave(won, ok)
 	return won, ok
 }
@@ -127,7 +131,7 @@ func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[re
 	if limit := f.fw.MaxAttempts; limit > 0 && len(f.tries) >= limit {
 		return attempt[result]{}, false
 	}
-	if why != first && why != ejected && why != returned && why != doubted && f.out(true) >= maxOut {
+	if why != first && why != ejected && why != returned && why != doubted && why != opened && f.out(true) >= maxOut {
 		return attempt[result]{}, false
 	}
 	ticket, repeat, ok := f.nextTicket(why, pending)
@@ -137,7 +141,7 @@ func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[re
 	cost, ok := f.cost(why, pending, repeat)
 	if !ok || cost > 0 && !f.group.Spend(ticket.Sent, cost) {
 		f.fw.registry.pool.End(ticket)
-		if why != returned && why != doubted {
+		if why != returned && why != doubted && (why != opened || f.round == 0) {
 			f.next-- // not asked yet
 		}
 		if ok {
@@ -182,6 +186,10 @@ func (f *flight) nextTicket(why reason, pending int) (ticket pool.Ticket, repeat
 		return f.startOne(func(t pool.Ticket) bool { return t.ID == f.back })
 	case doubted:
 		return f.startOne(func(t pool.Ticket) bool { return t.Rank == f.inDoubt })
+	}
+	if why == opened && f.round > 0 { // all above have been asked, some more than once
+		ticket, _, ok = f.startOne(func(t pool.Ticket) bool { return t.Tier > f.tickets[0].Tier && !f.asked(t.ID) })
+		return ticket, false, ok
 	}
 	p := f.fw.registry.pool
 	for {
@@ -390,7 +398,7 @@ func (f *flight) sent() []sent {
 func (f *flight) notify(tr pool.Transition) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if tr.To == pool.Up {
+	if tr.To == pool.Up || tr.To == pool.SlowStart {
 		if f.parked {
 			f.back = tr.ID
 			f.nudge(nudge{why: returned, about: -1})

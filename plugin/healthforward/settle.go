@@ -38,15 +38,16 @@ func (f *flight) due(now time.Time, i int, results []result, over bool) (at time
 	case gradeFinal:
 		return f.tierDue(now, r), true
 	case gradeDenial:
-		if r.tier > 0 && !f.group.TierOut(r.tier) {
-			return at, false // those above may know the name
+		if r.tier > 0 && !f.group.TierOut(now, r.tier) {
+			f.denied = r // those above may know the name
+			return at, false
 		}
 		if f.fw.ranked() {
 			return f.denialDue(now, r, results, over)
 		}
 		return now, true
 	case gradeBad:
-		return now, over || confirmed(r, results[:i])
+		return now, over || !f.tierBelow(r.tier) && confirmed(r, results[:i])
 	}
 	return at, false
 }

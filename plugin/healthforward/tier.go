@@ -1,6 +1,7 @@
 package healthforward
 
 import (
+	"context"
 	"time"
 
 	"steadfast.internal/plugin/healthforward/internal/pool"
@@ -10,10 +11,20 @@ import (
 // long the answer of a lower one waits for them. See DESIGN.md, D20.
 const tierHold = 500 * time.Millisecond
 
+// verdictHold is how long a denial of a lower tier waits for the verdict on those above
+// who have failed without a reply. Refusals come at once, but who has been heard within
+// the last half second is not ejected for them.
+const verdictHold = tierHold + 100*time.Millisecond
+
 // lowerTier reports whether there is a tier below the first that can be asked.
 func (f *flight) lowerTier() bool {
+	return len(f.tickets) > 0 && f.tierBelow(f.tickets[0].Tier)
+}
+
+// tierBelow reports whether there is a tier below that one that can be asked.
+func (f *flight) tierBelow(tier int) bool {
 	n := len(f.tickets)
-	return n > 0 && f.tickets[n-1].Tier > f.tickets[0].Tier
+	return n > 0 && f.tickets[n-1].Tier > tier
 }
 
 // tierOpen reports whether the tier of that ticket may be asked by now: while nobody
@@ -43,8 +54,30 @@ func (f *flight) allEnded(tier int) bool {
 // tierDue returns when the answer of a lower tier may be delivered: when those above
 // are out or have failed, else when they have had their time.
 func (f *flight) tierDue(now time.Time, r result) time.Time {
-	if r.tier == 0 || f.group.TierOut(r.tier) || f.allEnded(r.tier) {
+	if r.tier == 0 || f.group.TierOut(now, r.tier) || f.allEnded(r.tier) {
 		return now
 	}
 	return f.began.Add(tierHold)
+}
+
+// judged returns the denial of a lower tier, with which the race has ended, once those
+// above are out.
+func (f *flight) judged(ctx context.Context) (result, bool) {
+	if f.denied.reply == nil {
+		return result{}, false
+	}
+	timer := time.NewTimer(verdictHold)
+	defer timer.Stop()
+	for {
+		if f.group.TierOut(time.Now(), f.denied.tier) {
+			return f.denied, true
+		}
+		select {
+		case <-f.nudges: // of an ejection, maybe
+		case <-timer.C:
+			return result{}, false
+		case <-ctx.Done():
+			return result{}, false
+		}
+	}
 }

@@ -193,10 +193,11 @@ func (g *Group) ticket(m *member, q Query, rank, tier int) Ticket {
 func (g *Group) Shadow(now time.Time, q Query) (Ticket, bool) {
 	g.pool.mu.Lock()
 	defer g.pool.mu.Unlock()
-	for _, ids := range g.open(q) {
+	for tier, ids := range g.open(q) {
+		explores := g.explores && !g.pool.serving(slices.Concat(g.tiers[:tier]...), nil)
 		for _, id := range ids {
 			m := g.pool.members[id]
-			if m == nil || !m.wantsShadow(now) && (!g.explores || !m.unknown(now)) {
+			if m == nil || !m.wantsShadow(now) && (!explores || !m.unknown(now)) {
 				continue
 			}
 			m.shadows.last = now
@@ -271,9 +272,11 @@ func (g *Group) TierServes(above int) bool {
 }
 
 // TierOut reports whether all members of the tiers above that one are ejected, taken
-// out by an operator, or gone.
-func (g *Group) TierOut(above int) bool {
+// out by an operator, gone, or, for some time now, where this host has no way to.
+func (g *Group) TierOut(now time.Time, above int) bool {
 	g.pool.mu.Lock()
 	defer g.pool.mu.Unlock()
-	return !slices.ContainsFunc(slices.Concat(g.tiers[:above]...), func(id ID) bool { return !g.pool.out(id) })
+	return !slices.ContainsFunc(slices.Concat(g.tiers[:above]...), func(id ID) bool {
+		return !g.pool.out(id) && !g.pool.beyond(now, id)
+	})
 }

@@ -99,10 +99,10 @@ func TestTiersAsTheHandlerSeesThem(t *testing.T) {
 			if got := g.TierServes(1); got != tc.serves {
 				t.Errorf("TierServes = %v, want %v", got, tc.serves)
 			}
-			if got := g.TierOut(1); got != tc.out {
+			if got := g.TierOut(t0, 1); got != tc.out {
 				t.Errorf("TierOut = %v, want %v", got, tc.out)
 			}
-			if g.TierServes(0) || !g.TierOut(0) {
+			if g.TierServes(0) || !g.TierOut(t0, 0) {
 				t.Error("above the first tier there is somebody")
 			}
 		})

@@ -70,6 +70,13 @@ const (
 	minLinger    = 250 * time.Millisecond
 )
 
+// beyond reports whether this host has had no way to the member for so long that a
+// lower tier may speak for it. It requires that mu is held.
+func (p *Pool) beyond(now time.Time, id ID) bool {
+	m := p.members[id]
+	return m != nil && m.skip.After(now) && now.Sub(m.heard) >= lastOfTier
+}
+
 // out requires that mu is held.
 func (p *Pool) out(id ID) bool {
 	m := p.members[id]

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,8 +98,11 @@ func (f *Forwarder) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.M
 	if next, ok := f.Next.(*Forwarder); ok && f.passesOn(answer.reply) {
 		return plugin.NextOrFailure(f.Name(), next, ctx, w, r)
 	}
-	describe(ctx, answer.up.addr)
+	describe(ctx, answer.result)
 	q.restore(answer.reply, r)
+	if answer.tier > 0 && !q.once { // what is sent once may be signed
+		capTTL(answer.reply)
+	}
 	w.WriteMsg(answer.reply)
 	return dns.RcodeSuccess, nil
 }
@@ -194,7 +198,7 @@ func (f *Forwarder) exchangeOnce(ctx context.Context, w *waiter, g *group) endin
 		f.registry.pool.End(ticket)
 		f.tapAttempt(ctx, w.state, sent{up: up, at: now, reply: reply, ended: time.Now()})
 		if err == nil {
-			return ending{result: result{reply: reply, grade: gradeFinal, up: up}}
+			return ending{result: result{reply: reply, grade: gradeFinal, up: up, tier: ticket.Tier}}
 		}
 		asked.tries = append(asked.tries, &try{up: up, err: err})
 		if ctx.Err() != nil {
@@ -274,11 +278,12 @@ func (f *Forwarder) match(name string) bool {
 }
 
 // describe tells the log plugin and others who answered, also under the name that
-// forward uses.
-func describe(ctx context.Context, addr string) {
-	value := func() string { return addr }
-	metadata.SetValueFunc(ctx, pluginName+"/upstream", value)
-	metadata.SetValueFunc(ctx, "forward/upstream", value)
+// forward uses, and of which tier it is: a lower one's denial may be mistaken.
+func describe(ctx context.Context, answer result) {
+	upstream := func() string { return answer.up.addr }
+	metadata.SetValueFunc(ctx, pluginName+"/upstream", upstream)
+	metadata.SetValueFunc(ctx, "forward/upstream", upstream)
+	metadata.SetValueFunc(ctx, pluginName+"/tier", func() string { return strconv.Itoa(answer.tier + 1) })
 }
 
 // Ready implements ready.Readiness: each stanza of the server block has an upstream

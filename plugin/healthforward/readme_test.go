@@ -16,7 +16,7 @@ func TestREADMESyntaxIsThePropertyTable(t *testing.T) {
 }
 
 func TestREADMENamesTheMetadata(t *testing.T) {
-	readmetest.Metadata(t, pluginName+"/upstream", "forward/upstream")
+	readmetest.Metadata(t, pluginName+"/tier", pluginName+"/upstream", "forward/upstream")
 }
 
 func TestREADMEMetricsAreTheRegisteredOnes(t *testing.T) {

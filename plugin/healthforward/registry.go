@@ -108,6 +108,7 @@ func (g *generation) add(c Config) *Forwarder {
 func (g *generation) acquire() error {
 	for _, f := range g.forwarders {
 		f.locate()
+		f.warnOfMixedViews()
 	}
 	g.registry.mu.Lock()
 	defer g.registry.mu.Unlock()

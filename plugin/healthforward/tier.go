@@ -8,7 +8,7 @@ import (
 )
 
 // tierHold is how long the upstreams of a tier have a query to themselves, and how
-// long the answer of a lower one waits for them. See DESIGN.md, D20.
+// long the answer of a lower one waits for them. See DESIGN.md, D24.
 const tierHold = 500 * time.Millisecond
 
 // verdictHold is how long a denial of a lower tier waits for the verdict on those above

@@ -2,6 +2,7 @@ package healthforward
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"syscall"
 	"testing"
@@ -277,6 +278,64 @@ func TestAPrimaryWithoutARouteIsOut(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		if addr, took := resolve(t, fw, "again.example.org."); addr != primary || took != 2*ms {
 			t.Errorf("after its return: %q in %v", addr, took)
+		}
+	})
+}
+
+// TestInNoOutageAPrivateViewIsDenied plays outages of any kind: as long as the primary
+// may answer, nobody is told that there is no name which it alone knows, and no private
+// name reaches the backup.
+func TestInNoOutageAPrivateViewIsDenied(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		tiered(t, oneEach, nil, func(t *testing.T, fw *Forwarder, up map[string]*view) {
+			up[spare].says("only.example.org.", said{rcode: dns.RcodeNameError, after: ms})
+			var wg sync.WaitGroup
+			for range 400 {
+				if random.IntN(40) == 0 {
+					befall(random, up[primary])
+				}
+				name := []string{"only.example.org.", "nas.", "n.example.org."}[random.IntN(3)]
+				wg.Go(func() {
+					before := gone(fw, up[primary])
+					rcode, _ := rcodeOf(t, fw, name)
+					if rcode == dns.RcodeNameError && !before && !gone(fw, up[primary]) {
+						t.Errorf("seed %d: %s is denied while the primary is there", seed, name)
+					}
+				})
+				time.Sleep(time.Duration(random.IntN(40)) * ms)
+			}
+			wg.Wait()
+			if n := up[spare].asked["nas."]; n != 0 {
+				t.Errorf("seed %d: the backup was asked a private name %d times", seed, n)
+			}
+		})
+	}
+}
+
+// gone reports whether the primary is ejected, or there was no route to it in the last
+// second, for which it is taken for out of reach.
+func gone(fw *Forwarder, primary *view) bool {
+	primary.mu.Lock()
+	defer primary.mu.Unlock()
+	return time.Since(primary.cutOff) <= time.Second || primary.err != nil || countState(fw, "ejected") > 0
+}
+
+// befall makes something happen to an upstream.
+func befall(random *rand.Rand, v *view) {
+	kind := random.IntN(7)
+	v.set(func(m *model) {
+		if m.err != nil {
+			v.cutOff = time.Now()
+		}
+		m.deaf, m.silent, m.refuses, m.err, m.rtt, m.busy = kind == 0, kind == 1, kind == 2, nil, 2*ms, 0
+		switch kind {
+		case 3:
+			m.err = syscall.ENETUNREACH
+		case 4:
+			m.rtt = 350 * ms
+		case 5:
+			m.rtt = 900 * ms
 		}
 	})
 }

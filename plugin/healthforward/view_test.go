@@ -26,6 +26,9 @@ const (
 type view struct {
 	*model
 	names map[string]said
+	asked map[string]int // how often each name was
+
+	cutOff time.Time // until when there was no route
 }
 
 // said is what a view says to a name.
@@ -39,6 +42,7 @@ type said struct {
 // Exchange implements transport.Exchanger.
 func (v *view) Exchange(ctx context.Context, q transport.Query) (*dns.Msg, error) {
 	v.mu.Lock()
+	v.asked[q.Question.Name]++
 	s, special := v.names[q.Question.Name]
 	if special = special && !v.deaf && !v.silent && !v.refuses && v.err == nil; special {
 		v.queries = append(v.queries, time.Now())
@@ -97,7 +101,10 @@ func tiered(t *testing.T, stanza string, dead []string, f func(t *testing.T, fw 
 			defer mu.Unlock()
 			host := addr[:len(addr)-len(":53")]
 			if up[host] == nil {
-				up[host] = &view{&model{addr: host, rtt: 2 * ms, deaf: slices.Contains(dead, host)}, make(map[string]said)}
+				up[host] = &view{
+					model: &model{addr: host, rtt: 2 * ms, deaf: slices.Contains(dead, host)},
+					names: make(map[string]said), asked: make(map[string]int),
+				}
 			}
 			return up[host], nil
 		})

@@ -138,7 +138,7 @@ func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[re
 	if !ok {
 		return attempt[result]{}, false
 	}
-	cost, ok := f.cost(why, pending, repeat)
+	cost, ok := f.cost(ticket, why, pending, repeat)
 	if !ok || cost > 0 && !f.group.Spend(ticket.Sent, cost) {
 		f.fw.registry.pool.End(ticket)
 		if why != returned && why != doubted && (why != opened || f.round == 0) {
@@ -252,13 +252,13 @@ func (f *flight) started(t pool.Ticket, s pool.Start) (pool.Ticket, bool) {
 
 // cost returns how many tokens an attempt for that reason costs, or false where
 // none is to be made. Free is what rescues a query for the first time.
-func (f *flight) cost(why reason, pending int, repeat bool) (tokens int, ok bool) {
+func (f *flight) cost(ticket pool.Ticket, why reason, pending int, repeat bool) (tokens int, ok bool) {
 	switch {
 	case pending == 0, why == first, why == ejected, why == returned, why == doubted:
 		return 0, true
 	case (why == overdue || why == suspected) && f.fw.NoHedge:
 		return 0, false
-	case f.parked && why != failed: // whoever comes back is asked for all that wait
+	case f.parked && why != failed && !(why == overdue && ticket.Unasked): // whoever comes back is asked for all that wait
 		return 0, false
 	case why == expired && len(f.tries) == 1:
 		return 0, true
@@ -325,62 +325,6 @@ func (f *flight) late(i int, why reason, due time.Time) {
 	}
 	t := f.tries[i]
 	f.fw.registry.report(now, t.up, t.ticket, outcome)
-}
-
-// leave gives those who lost the time to show whether they are merely slower, and
-// tells of those who failed what another one has answered well.
-func (f *flight) leave(won result, ok bool) {
-	for _, t := range f.tries {
-		if f.outdoes(won, ok, t) {
-			f.fw.registry.report(time.Now(), t.up, t.ticket, pool.Outdone)
-		}
-		if t.ended.Load() {
-			continue
-		}
-		if !ok || won.grade < gradeDenial || won.up == t.up {
-			t.cancel()
-			continue
-		}
-		lost := t.ticket.Sent.Add(t.ticket.Linger)
-		time.AfterFunc(max(time.Until(lost), 0), func() {
-			f.outpaced(t, lost) // before it is cancelled, which may be due at the same time
-			// What comes later still tells how slow the upstream is.
-			if rest := time.Until(t.ticket.Sent.Add(f.fw.ReadTimeout)); rest > 0 {
-				time.AfterFunc(rest, t.cancel)
-			} else {
-				t.cancel()
-			}
-		})
-	}
-}
-
-// outpaced reports that t was not over when it was due, long after a peer's answer,
-// unless we come late ourselves.
-func (f *flight) outpaced(t *try, due time.Time) {
-	now := time.Now()
-	if !t.ended.Load() && now.Sub(due) <= maxLag {
-		f.fw.registry.report(now, t.up, t.ticket, pool.LostToPeer)
-	}
-}
-
-// outdoes notes that the winner has answered well what t's upstream is asked too, and
-// reports whether that one has failed it already. Under a ranking of views they are
-// not asked the same: a server that refuses all names but its own is the first choice
-// for these.
-func (f *flight) outdoes(won result, ok bool, t *try) bool {
-	if !ok || f.fw.ranked() || won.up == t.up || won.tier != t.ticket.Tier || !answeredWell(won) {
-		return false
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	t.outdone = true
-	return t.failed
-}
-
-// answeredWell reports whether the reply is one that another upstream's failure can be
-// held against: a failed validation is final, but nothing to be proud of.
-func answeredWell(r result) bool {
-	return r.grade >= gradeDenial && r.reply.Rcode != dns.RcodeServerFailure
 }
 
 // sent returns the attempts so far.

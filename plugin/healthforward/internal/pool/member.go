@@ -39,6 +39,9 @@ const (
 	// canaryEvery is how often one more query finds out whether it answers again: the
 	// others may have been sent seconds ago, and would wait on.
 	canaryEvery = 50 * time.Millisecond
+	// unaskedFor: a query that waits while nobody is up looks for one who has not been
+	// asked for so long.
+	unaskedFor = 250 * time.Millisecond
 )
 
 // Rules are the thresholds that a member is judged by.
@@ -122,6 +125,7 @@ type member struct {
 
 	inFlight int
 	canaryAt time.Time // when a query was last let through beyond its capacity
+	askedAt  time.Time // when a query was last sent
 }
 
 // finding is what follows from an exchange. The zero value says that nothing does.

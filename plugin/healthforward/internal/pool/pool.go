@@ -106,6 +106,8 @@ func (p *Pool) Start(now time.Time, t Ticket) (Ticket, Start) {
 		return t, Full
 	}
 	m.inFlight++
+	t.Unasked = now.Sub(m.askedAt) >= unaskedFor
+	m.askedAt = now
 	t.epoch = m.epoch
 	t.State = m.state
 	t.Sent = now

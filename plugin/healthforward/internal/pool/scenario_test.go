@@ -156,7 +156,7 @@ func (s *stage) do(words []string) []string {
 
 func (s *stage) pick() string {
 	var order []string
-	for _, ticket := range s.group.Pick(s.now, Query{}, nil) {
+	for _, ticket := range s.group.Pick(s.now, NewQuery(""), nil) {
 		order = append(order, fmt.Sprintf("%s(%s)", s.names[ticket.ID], ticket.State))
 	}
 	if len(order) == 0 {

@@ -55,6 +55,8 @@ type Ticket struct {
 	// Linger is how long an answer is waited for though a peer has given one, before
 	// LostToPeer is reported.
 	Linger time.Duration
+	// Unasked says that no query was sent to the member for a quarter of a second.
+	Unasked bool
 	// Lossy says that packets to the member get lost now and then.
 	Lossy bool
 	// Timeout is, for a probe, how long to wait before Lost is reported.

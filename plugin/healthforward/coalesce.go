@@ -30,7 +30,7 @@ type shareKey struct {
 }
 
 // sharing is the flights of a stanza that clients may join. It holds what is in
-// flight and nothing else, so it is as bounded as that is. See DESIGN.md, D19.
+// flight and nothing else, so it is as bounded as that is. See DESIGN.md, D28.
 type sharing struct {
 	mu      sync.Mutex
 	flights map[shareKey]*shared
@@ -114,7 +114,7 @@ func (f *Forwarder) fly(ctx context.Context, s *shared) {
 func (f *Forwarder) await(ctx context.Context, w *waiter, s *shared, led bool) ending {
 	var timeUp <-chan time.Time
 	if w.due.Before(s.deadline) {
-		timer := time.NewTimer(time.Until(w.due))
+		timer := time.NewTimer(until(w.due))
 		defer timer.Stop()
 		timeUp = timer.C
 	}

@@ -28,9 +28,9 @@ func (f *flight) leave(won result, ok bool) {
 			continue
 		}
 		lost := t.ticket.Sent.Add(t.ticket.Linger)
-		time.AfterFunc(max(time.Until(lost), 0), func() {
+		time.AfterFunc(until(lost), func() {
 			f.outpaced(t, lost)
-			time.AfterFunc(max(time.Until(t.ticket.Sent.Add(listenOn)), 0), t.cancel)
+			time.AfterFunc(until(t.ticket.Sent.Add(listenOn)), t.cancel)
 		})
 	}
 }

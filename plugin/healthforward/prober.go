@@ -74,7 +74,7 @@ func (p *prober) run(ctx context.Context) {
 		if at.IsZero() {
 			timer.Stop()
 		} else {
-			timer.Reset(time.Until(at))
+			timer.Reset(until(at))
 		}
 		select {
 		case <-timer.C:
@@ -122,9 +122,9 @@ const grace = 10 * time.Millisecond
 
 // inTime returns what came until then. Without it the probe is lost, and came is
 // false; or given up, if it was us who were late.
-func inTime(ended <-chan pool.Outcome, until time.Time) (outcome pool.Outcome, came bool) {
+func inTime(ended <-chan pool.Outcome, due time.Time) (outcome pool.Outcome, came bool) {
 	for range 2 {
-		timer := time.NewTimer(time.Until(until))
+		timer := time.NewTimer(until(due))
 		select {
 		case outcome := <-ended:
 			timer.Stop()
@@ -132,10 +132,10 @@ func inTime(ended <-chan pool.Outcome, until time.Time) (outcome pool.Outcome, c
 		case <-timer.C:
 		}
 		now := time.Now()
-		if now.Sub(until) > maxLag {
+		if now.Sub(due) > maxLag {
 			return pool.Abandoned, false
 		}
-		until = now.Add(grace)
+		due = now.Add(grace)
 	}
 	return pool.Lost, false
 }

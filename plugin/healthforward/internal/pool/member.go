@@ -37,11 +37,9 @@ const (
 	// ejectedInFlight bounds the queries that wait for one that may never answer.
 	ejectedInFlight = 128
 	// canaryEvery is how often one more query finds out whether it answers again: the
-	// others may have been sent seconds ago, and would wait on.
+	// others may have been sent seconds ago, and would wait on. A query that waits
+	// while nobody is up asks another one that has not been asked for so long.
 	canaryEvery = 50 * time.Millisecond
-	// unaskedFor: a query that waits while nobody is up looks for one who has not been
-	// asked for so long.
-	unaskedFor = 250 * time.Millisecond
 )
 
 // Rules are the thresholds that a member is judged by.

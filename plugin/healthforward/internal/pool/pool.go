@@ -106,7 +106,7 @@ func (p *Pool) Start(now time.Time, t Ticket) (Ticket, Start) {
 		return t, Full
 	}
 	m.inFlight++
-	t.Unasked = now.Sub(m.askedAt) >= unaskedFor
+	t.Unasked = now.Sub(m.askedAt) >= canaryEvery
 	m.askedAt = now
 	t.epoch = m.epoch
 	t.State = m.state

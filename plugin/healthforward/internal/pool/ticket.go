@@ -55,7 +55,7 @@ type Ticket struct {
 	// Linger is how long an answer is waited for though a peer has given one, before
 	// LostToPeer is reported.
 	Linger time.Duration
-	// Unasked says that no query was sent to the member for a quarter of a second.
+	// Unasked says that no query was sent to the member just before.
 	Unasked bool
 	// Lossy says that packets to the member get lost now and then.
 	Lossy bool

@@ -114,12 +114,19 @@ func shown(f *figure) claim {
 	return claim{f, "is anything", func(*summary, float64) bool { return true }}
 }
 
-// loadAtMost bounds what upstreams get for each query. Two packets are free: one
-// hedge is 8 % of a play at 2 queries a second.
+// loadAtMost bounds what upstreams get for each query. Two packets are free.
 func loadAtMost(f *figure, limit float64) claim {
-	return claim{f, fmt.Sprintf("<= %v", limit), func(s *summary, v float64) bool {
+	return atLoad(claim{f, fmt.Sprintf("<= %v", limit), func(s *summary, v float64) bool {
 		return v <= limit+2/float64(s.queries)
-	}}
+	}})
+}
+
+// atLoad makes the claim where there are many queries. At 2 a second it takes seconds
+// to see five go wrong, and a single hedge is 8 % of a play.
+func atLoad(c claim) claim {
+	holds := c.holds
+	c.holds = func(s *summary, v float64) bool { return s.rate < perUpstream || holds(s, v) }
+	return c
 }
 
 // noneSlow is what must hold where a fault is hidden. Two may meet a hiccup of the

@@ -258,8 +258,8 @@ func (f *flight) cost(ticket pool.Ticket, why reason, pending int, repeat bool) 
 		return 0, true
 	case (why == overdue || why == suspected) && f.fw.NoHedge:
 		return 0, false
-	case f.parked && why != failed && !(why == overdue && ticket.Unasked): // whoever comes back is asked for all that wait
-		return 0, false
+	case f.parked && why == overdue && !ticket.Unasked, f.parked && why != overdue && why != failed:
+		return 0, false // whoever comes back is asked for all that wait
 	case why == expired && len(f.tries) == 1:
 		return 0, true
 	case repeat && f.slowName() && (why == overdue || why == expired && len(f.tries) >= maxOut):

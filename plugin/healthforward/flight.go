@@ -42,6 +42,7 @@ type result struct {
 	rank  int
 	tier  int
 	wasUp bool // when it was asked
+	noWay bool // this host could not get there
 	at    time.Time
 }
 
@@ -57,19 +58,18 @@ type flight struct {
 	nudges   chan nudge
 
 	tickets []pool.Ticket
-	next    int  // into tickets
-	round   int  // of asking everybody, 0 for the first
-	replied bool // somebody has replied, with whatever
-	parked  bool // nobody was up or suspect: asked all the same
-	full    bool // an upstream was passed over because too many wait on it
-	spared  bool // the free fail-over after a hard error is used up
+	next    int    // into tickets
+	round   int    // of asking everybody, 0 for the first
+	replied bool   // somebody has replied, with whatever
+	parked  bool   // nobody was up or suspect: asked all the same
+	full    bool   // an upstream was passed over because too many wait on it
+	spared  bool   // the free fail-over after a hard error is used up
+	denied  result // what a lower tier denies while those above may know it
+	inDoubt int    // the rank of the one who has not said yet what a later one denies, for reason doubted
 
 	mu    sync.Mutex
 	tries []*try
 	back  pool.ID // the upstream that came back, for reason returned
-
-	denied  result // what a lower tier denies while those above may know it
-	inDoubt int    // the rank of the one who has not said yet what a later one denies, for reason doubted
 }
 
 // try is one attempt at a query.
@@ -310,7 +310,10 @@ func (f *flight) try(t *try, repeat bool) result {
 		t.up.metrics.duration.Observe(took)
 		proxyDuration.WithLabelValues(f.fw.name, t.up.addr, rcode.ToString(reply.Rcode)).Observe(took)
 	}
-	return result{reply: reply, grade: g, up: t.up, rank: t.ticket.Rank, tier: t.ticket.Tier, wasUp: t.ticket.State == pool.Up, at: now}
+	return result{
+		reply: reply, grade: g, up: t.up, rank: t.ticket.Rank, tier: t.ticket.Tier,
+		wasUp: t.ticket.State == pool.Up, noWay: outcome == pool.Unreachable, at: now,
+	}
 }
 
 // late reports that attempt i was not over in time, unless we come late ourselves.

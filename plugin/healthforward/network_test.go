@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -127,6 +128,33 @@ func TestWhatHedgesCostAndSave(t *testing.T) {
 			if load > tc.load || tc.third && with > without/3 {
 				t.Errorf("p99 %v with hedges, %v without; %.3f packets for each query", with, without, load)
 			}
+		})
+	}
+}
+
+// TestWhoCannotBeAskedHoldsUpNoDenial: a first upstream behind a VPN that is down, or
+// that is not running, is no reason to wait for what it knows.
+func TestWhoCannotBeAskedHoldsUpNoDenial(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault  func(m *model)
+		within time.Duration
+	}{
+		"this host has no way there": {func(m *model) { m.err = syscall.ENETUNREACH }, 5 * ms},
+		"its port is closed":         {func(m *model) { m.refuses = true }, 100*ms + 5*ms}, // until the next look at the verdict
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, "policy sequential", func(t *testing.T, fw *Forwarder, a, b *model) {
+				a.set(tc.fault)
+				b.set(func(m *model) { m.rcode = dns.RcodeNameError })
+				for i := range 20 {
+					began := time.Now()
+					reply, _, _ := ask(t, fw, question(fmt.Sprintf("no%d.example.org.", i), dns.TypeA))
+					if took := time.Since(began); reply == nil || reply.Rcode != dns.RcodeNameError || took > tc.within {
+						t.Errorf("query %d: %v after %v, want a denial within %v", i, reply, took, tc.within)
+					}
+					time.Sleep(300 * ms)
+				}
+			})
 		})
 	}
 }

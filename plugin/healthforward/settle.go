@@ -68,7 +68,7 @@ func (f *flight) denialDue(now time.Time, r result, results []result, over bool)
 	for rank := range r.rank {
 		alive := f.group.HeardSince(rank, f.began)
 		switch {
-		case answered(rank, results), f.group.Ejected(rank):
+		case answered(rank, results), f.group.Ejected(rank), outOfReach(rank, results):
 			continue
 		case alive && f.times(now, rank) >= doubtRounds, !alive && now.Sub(r.at) >= denialHold:
 			continue // it has had its chance
@@ -99,6 +99,17 @@ func (f *flight) times(now time.Time, rank int) int {
 func answered(rank int, results []result) bool {
 	for _, r := range results {
 		if r.rank == rank && r.grade != gradeNone {
+			return true
+		}
+	}
+	return false
+}
+
+// outOfReach reports whether this host has no way to the upstream of that rank, as
+// to one behind a VPN that is down.
+func outOfReach(rank int, results []result) bool {
+	for _, r := range results {
+		if r.rank == rank && r.noWay {
 			return true
 		}
 	}

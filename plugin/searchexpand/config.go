@@ -27,18 +27,31 @@ const (
 type config struct {
 	domains []string // search list in order, lower case, fully qualified, each once; "." is the name as it is
 	ndots   int      // names with as many dots or more are left alone; 1 to 15, default 1
+	except  []string // zones whose names are complete, lower case, fully qualified; default none
+	block   blocking // bare names that are denied; default wpad and isatap
 }
+
+// blocking says which bare names are denied.
+type blocking struct {
+	labels []string // lower case; besides those that are built in
+	none   bool     // none is built in
+}
+
+// newConfig returns what a directive without a block says.
+func newConfig() config { return config{ndots: defaultNdots} }
 
 // properties returns what may stand in the block.
 func (c *config) properties() corefile.Table {
 	return corefile.Table{
-		"ndots": corefile.Int(&c.ndots, 1, maxNdots),
+		"block":  c.block.parse,
+		"except": corefile.List(&c.except, parseZone),
+		"ndots":  corefile.Int(&c.ndots, 1, maxNdots),
 	}
 }
 
 // parse reads the directive of a server block.
 func parse(d *caddyfile.Dispenser) (config, error) {
-	c := config{ndots: defaultNdots}
+	c := newConfig()
 	for seen := false; d.Next(); seen = true {
 		if seen {
 			return config{}, plugin.ErrOnce
@@ -85,6 +98,37 @@ func parseDomain(arg string) (string, error) {
 		return "", fmt.Errorf("%q is not a domain name: it ends in a number, as an address does", arg)
 	}
 	return strings.ToLower(domain), nil
+}
+
+// parseZone returns a zone other than the root, as parseDomain does.
+func parseZone(arg string) (string, error) {
+	if arg == root {
+		return "", errors.New(`"." would be every name`)
+	}
+	return parseDomain(arg)
+}
+
+// parse reads names, which are added to those that are built in, or none, which
+// clears these.
+func (b *blocking) parse(args []string) error {
+	if len(args) == 0 {
+		return errors.New("wants at least one name, or none")
+	}
+	for _, arg := range args {
+		if arg == "none" {
+			b.none = true
+			continue
+		}
+		label := strings.TrimSuffix(arg, ".")
+		if strings.Contains(label, ".") {
+			return fmt.Errorf("%q has a dot inside, want a bare name", arg)
+		}
+		if err := checkLabel(label); err != nil {
+			return fmt.Errorf("%q is not a bare name: %w", arg, err)
+		}
+		b.labels = append(b.labels, strings.ToLower(label))
+	}
+	return nil
 }
 
 // checkLabel reports what keeps a label from being one.

@@ -2,6 +2,7 @@ package searchexpand
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -45,6 +46,33 @@ func TestParseTakes(t *testing.T) {
 	}
 }
 
+func TestParseTakesProperties(t *testing.T) {
+	tests := map[string]struct {
+		lines string
+		want  func(c *config) // what it makes of the defaults
+	}{
+		"nothing":                  {"", func(*config) {}},
+		"except":                   {"except lan\n except Home.Example. x", func(c *config) { c.except = []string{"lan.", "home.example.", "x."} }},
+		"block":                    {"block Printer tv.", func(c *config) { c.block.labels = []string{"printer", "tv"} }},
+		"block none":               {"block none", func(c *config) { c.block.none = true }},
+		"block none besides names": {"block x none\n block y", func(c *config) { c.block = blocking{[]string{"x", "y"}, true} }},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := parse(dispenser("searchexpand a.example {\n " + tc.lines + "\n}"))
+			if err != nil {
+				t.Fatalf("parse(%q): %v", tc.lines, err)
+			}
+			want := newConfig()
+			want.domains = []string{"a.example."}
+			tc.want(&want)
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("parse(%q) = %+v, want %+v", tc.lines, got, want)
+			}
+		})
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	label := strings.Repeat("x", 64)
 	tooLong := strings.Repeat(strings.Repeat("x", 63)+".", 3) + strings.Repeat("y", 62) // 256 octets
@@ -71,6 +99,14 @@ func TestParseRefuses(t *testing.T) {
 		"ndots that is no number":     {"searchexpand a.example {\n ndots two\n}", []string{"ndots", `"two"`}},
 		"ndots without a number":      {"searchexpand a.example {\n ndots\n}", []string{"ndots", "one argument"}},
 		"ndots with two numbers":      {"searchexpand a.example {\n ndots 1 2\n}", []string{"ndots", "one argument"}},
+		"except without a name":       {"searchexpand a.example {\n except\n}", []string{"except", "at least one"}},
+		"except that is every name":   {"searchexpand a.example {\n except .\n}", []string{"except", `"."`}},
+		"except that is no name":      {"searchexpand a.example {\n except lan a..b\n}", []string{"except", `"a..b"`}},
+		"block without a name":        {"searchexpand a.example {\n block\n}", []string{"block", "at least one name"}},
+		"block with a dotted name":    {"searchexpand a.example {\n block wpad.example\n}", []string{"block", `"wpad.example"`, "dot"}},
+		"block that is no name":       {"searchexpand a.example {\n block a*\n}", []string{"block", `"a*"`, "'*'"}},
+		"block with a label too long": {"searchexpand a.example {\n block " + label + "\n}", []string{"block", label, "64 octets"}},
+		"block of nothing":            {"searchexpand a.example {\n block .\n}", []string{"block", `"."`, "empty"}},
 		"a property that is not ours": {"searchexpand a.example {\n nodts 1\n}", []string{"nodts", "ndots"}},
 	}
 	for name, tc := range tests {
@@ -108,6 +144,7 @@ func TestSetupNamesThePlugin(t *testing.T) {
 func FuzzBlock(f *testing.F) {
 	f.Add("searchexpand a.example . {\n ndots 2\n}")
 	f.Add("searchexpand a.example {\n ndots {\n}")
+	f.Add("searchexpand a.example {\n except lan\n block none printer\n}")
 	f.Add("searchexpand {")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := parse(dispenser(text))
@@ -127,7 +164,7 @@ func FuzzBlock(f *testing.F) {
 				t.Errorf("%q is not a lower-case, fully qualified name", domain)
 			}
 		}
-		newRules(c.ndots, c.domains)
+		newRules(c)
 	})
 }
 

@@ -24,20 +24,34 @@ var specialZones = []string{
 	"alt.", "arpa.", "internal.", "invalid.", "local.", "localhost.", "onion.", "test.",
 }
 
+// autoDiscovery are the names of hosts that clients trust by name alone. Whoever
+// owns one under a suffix owns the client, so they are never completed unless the
+// operator says so (DESIGN.md, D4).
+var autoDiscovery = []string{"isatap", "wpad"}
+
 // rules decide which queries are expanded.
 type rules struct {
 	ndots int
 	// absolute holds the zones whose names are complete as they are: the special
-	// ones and the suffixes themselves, lower case and fully qualified.
+	// ones, the suffixes themselves and what the operator excepts, lower case and
+	// fully qualified.
 	absolute map[string]struct{}
-	longest  int // characters of the longest of them, at most maxNameOctets: what is longer needs no look
+	longest  int                 // characters of the longest of them, at most maxNameOctets: what is longer needs no look
+	blocked  map[string]struct{} // first labels of names that are not completed, lower case
 }
 
-// newRules makes the rules for a search list of lower-case, fully qualified
-// names.
-func newRules(ndots int, list []string) rules {
-	r := rules{ndots: ndots, absolute: make(map[string]struct{})}
-	for _, zone := range slices.Concat(specialZones, list) {
+// newRules makes the rules that a directive asks for.
+func newRules(c config) rules {
+	r := rules{ndots: c.ndots, absolute: make(map[string]struct{}), blocked: make(map[string]struct{})}
+	for _, label := range c.block.labels {
+		r.blocked[label] = struct{}{}
+	}
+	if !c.block.none {
+		for _, label := range autoDiscovery {
+			r.blocked[label] = struct{}{}
+		}
+	}
+	for _, zone := range slices.Concat(specialZones, c.domains, c.except) {
 		if zone != root { // every name is under the root
 			r.absolute[zone] = struct{}{}
 			r.longest = max(r.longest, len(zone))
@@ -63,7 +77,7 @@ func (r rules) decide(m *dns.Msg) decision {
 	if !short || r.isAbsolute(q.Name, starts) {
 		return pass
 	}
-	if autoDiscovery(q.Name) {
+	if r.isBlocked(q.Name) {
 		if len(starts) > 1 {
 			return pass // wpad.example may be a complete name, and is not ours to guess at
 		}
@@ -104,12 +118,16 @@ func (r rules) isAbsolute(name string, starts []int) bool {
 	return isNumber(name[starts[len(starts)-1] : len(name)-1])
 }
 
-// autoDiscovery reports whether name is that of a host that clients trust by its
-// first label alone. Whoever owns it under a suffix owns the client, so it is
-// never completed (DESIGN.md, D4).
-func autoDiscovery(name string) bool {
+// isBlocked reports whether the first label of name is one that is not
+// completed.
+func (r rules) isBlocked(name string) bool {
 	label, _, _ := strings.Cut(name, ".")
-	return strings.EqualFold(label, "wpad") || strings.EqualFold(label, "isatap")
+	var buf [maxLabelOctets]byte
+	if len(label) > len(buf) { // it has escapes, and no label that we block has
+		return false
+	}
+	_, ok := r.blocked[string(appendLower(buf[:0], label))]
+	return ok
 }
 
 // searched reports whether a search list applies to questions of the type. It

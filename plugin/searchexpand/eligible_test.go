@@ -13,7 +13,11 @@ import (
 )
 
 func TestDecideByName(t *testing.T) {
-	list := []string{"corp.example.", "lab.internal.", "."}
+	c := config{
+		domains: []string{"corp.example.", "lab.internal.", "alt.", "."},
+		except:  []string{"lan.", "x.mylan."},
+		block:   blocking{labels: []string{"printer", "wpad-2"}},
+	}
 	tests := map[string]struct {
 		ndots int
 		name  string
@@ -56,12 +60,31 @@ func TestDecideByName(t *testing.T) {
 		"a name that begins with wpad":                  {1, "wpad2.", expand},
 		"a dotted name whose host is wpad":              {2, "wpad.lab.", pass},
 		"wpad under a suffix":                           {5, "wpad.corp.example.", pass},
+		"a name that the operator blocks":               {1, "Printer.", block},
+		"another of them":                               {1, "wpad-2.", block},
+		"a dotted name that begins with one":            {2, "printer.lab.", pass},
+		"a name that only begins like one":              {1, "printer2.", expand},
+		"an excepted zone":                              {1, "LAN.", pass},
+		"under an excepted zone":                        {5, "tv.Lan.", pass},
+		"under an excepted zone of two labels":          {5, "tv.x.mylan.", pass},
+		"above an excepted zone":                        {5, "mylan.", expand},
+		"beside an excepted zone":                       {5, "tv.mylan.", expand},
+		"an excepted zone must start at a label":        {5, "mylan.vlan.", expand},
+		"a special zone that is a suffix":               {5, "db01.alt.", pass},
+		"that zone itself":                              {5, "alt.", pass},
+		"the tail of home.arpa":                         {5, "home.", expand},
+		"home.arpa itself":                              {5, "home.arpa.", pass},
+		"a last label of digits":                        {5, "db01.42.", pass},
+		"a first label of digits":                       {5, "42.db01.", expand},
+		"digits with a sign":                            {1, "-42.", expand},
+		"a name of one octet that is no letter":         {1, `\000.`, expand},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			m := new(dns.Msg)
 			m.Question = []dns.Question{{Name: tc.name, Qtype: dns.TypeA, Qclass: dns.ClassINET}}
-			if got := newRules(tc.ndots, list).decide(m); got != tc.want {
+			c.ndots = tc.ndots
+			if got := newRules(c).decide(m); got != tc.want {
 				t.Errorf("decide(%q) with ndots %d = %d, want %d", tc.name, tc.ndots, got, tc.want)
 			}
 		})
@@ -71,10 +94,26 @@ func TestDecideByName(t *testing.T) {
 func TestDecideBySpecialZone(t *testing.T) {
 	for _, zone := range specialZones {
 		for _, name := range []string{zone, "x." + zone, "X." + strings.ToUpper(zone)} {
-			if got := newRules(5, nil).decide(query(name, dns.TypeA)); got != pass {
+			if got := newRules(config{ndots: 5}).decide(query(name, dns.TypeA)); got != pass {
 				t.Errorf("decide(%q) = %d, want %d", name, got, pass)
 			}
 		}
+	}
+}
+
+func TestBlockNoneBlocksWhatIsNamedOnly(t *testing.T) {
+	r := newRules(config{ndots: 1, block: blocking{labels: []string{"printer"}, none: true}})
+	for name, want := range map[string]decision{"wpad.": expand, "isatap.": expand, "printer.": block} {
+		if got := r.decide(query(name, dns.TypeA)); got != want {
+			t.Errorf("decide(%q) = %d, want %d", name, got, want)
+		}
+	}
+}
+
+func TestAnExceptedNameIsNotBlocked(t *testing.T) {
+	r := newRules(config{ndots: 1, except: []string{"wpad."}})
+	if got := r.decide(query("wpad.", dns.TypeA)); got != pass {
+		t.Errorf("decide = %d, want %d: a server of ours has it", got, pass)
 	}
 }
 
@@ -103,7 +142,7 @@ func TestDecideByQuery(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := query("db01.", dns.TypeA)
 			tc.change(m)
-			if got := newRules(1, []string{"corp.example."}).decide(m); got != tc.want {
+			if got := newRules(config{ndots: 1, domains: []string{"corp.example."}}).decide(m); got != tc.want {
 				t.Errorf("decide = %d, want %d", got, tc.want)
 			}
 		})
@@ -117,7 +156,7 @@ func TestDecideByType(t *testing.T) {
 		dns.TypeCSYNC, dns.TypeNS, dns.TypeSOA, dns.TypeCNAME, dns.TypeDNAME, dns.TypeAXFR, dns.TypeIXFR, dns.TypeTKEY, dns.TypeTSIG,
 		dns.TypeANY, dns.TypeNULL,
 	}
-	r := newRules(1, []string{"corp.example."})
+	r := newRules(config{ndots: 1, domains: []string{"corp.example."}})
 	for _, qtype := range asked {
 		if got := r.decide(query("db01.", qtype)); got != expand {
 			t.Errorf("decide of type %s = %d, want %d", dns.Type(qtype), got, expand)
@@ -136,6 +175,8 @@ var notEligible = map[string]*dns.Msg{
 	"a full name in capitals":     query("WWW.Example.ORG.", dns.TypeA),
 	"a short name under a suffix": query("Db01.Lab.D99.Example.", dns.TypeA),
 	"a special name":              query("printer.local.", dns.TypeA),
+	"an excepted name":            query("tv.Except.D1.Test-Zone.", dns.TypeA),
+	"a blocked name":              query("WPAD.", dns.TypeA),
 	"a number":                    query("12345.", dns.TypeA),
 	"a name of the most labels":   query(strings.Repeat("a.", 127), dns.TypeA),
 	"a name of escapes":           query(strings.Repeat(strings.Repeat(`\200`, 60)+".", 4)+"local.", dns.TypeA),
@@ -145,7 +186,7 @@ var notEligible = map[string]*dns.Msg{
 func TestDecidingAgainstAllocatesNothing(t *testing.T) {
 	for name, m := range notEligible {
 		for _, ndots := range []int{1, 5} {
-			r := newRules(ndots, longList(100))
+			r := newRules(config{ndots: ndots, domains: longList(100), except: []string{"test-zone."}})
 			s := &SearchExpand{rules: r}
 			ctx := context.WithValue(t.Context(), dnsserver.LoopKey{}, 0)
 			var d decision
@@ -161,7 +202,7 @@ func BenchmarkDecideNotEligible(b *testing.B) {
 	for name, m := range notEligible {
 		for _, ndots := range []string{"1", "5"} {
 			b.Run(strings.ReplaceAll(name, " ", "_")+"/ndots"+ndots, func(b *testing.B) {
-				r := newRules(int(ndots[0]-'0'), longList(100))
+				r := newRules(config{ndots: int(ndots[0] - '0'), domains: longList(100), except: []string{"test-zone."}})
 				b.ReportAllocs()
 				for b.Loop() {
 					r.decide(m)

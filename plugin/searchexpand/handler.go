@@ -34,7 +34,7 @@ var _ plugin.Handler = (*SearchExpand)(nil)
 
 // newSearchExpand makes the plugin from its configuration.
 func newSearchExpand(c config) *SearchExpand {
-	return &SearchExpand{list: c.domains, rules: newRules(c.ndots, c.domains), limit: &inFlight}
+	return &SearchExpand{list: c.domains, rules: newRules(c), limit: &inFlight}
 }
 
 // Name implements plugin.Handler.

@@ -205,7 +205,7 @@ const (
 	resultRefused   result = "refused"   // by every suffix
 	resultDropped   result = "dropped"   // the rest of the chain wants no reply sent
 	resultOverload  result = "overload"  // too many candidates are in flight
-	resultBlocked   result = "blocked"   // wpad, isatap
+	resultBlocked   result = "blocked"   // wpad, isatap and what the operator names
 	resultCancelled result = "cancelled" // the client is gone
 )
 

@@ -190,7 +190,14 @@ func serve(t testing.TB, s plugin.Handler, r *dns.Msg) *dns.Msg {
 
 // newTestPlugin returns the plugin in front of next, with a limit of its own.
 func newTestPlugin(next plugin.Handler, ndots int, list ...string) *SearchExpand {
-	s := newSearchExpand(config{domains: list, ndots: ndots})
+	c := newConfig()
+	c.domains, c.ndots = list, ndots
+	return newTestPluginOf(next, c)
+}
+
+// newTestPluginOf is newTestPlugin for whatever a directive may say.
+func newTestPluginOf(next plugin.Handler, c config) *SearchExpand {
+	s := newSearchExpand(c)
 	s.Next = next
 	s.limit = &limit{max: 16}
 	return s

@@ -27,6 +27,7 @@ type SearchExpand struct {
 
 	list  []string // the search list, as in config
 	rules rules
+	hosts hostTable // of the hosts plugin of the same server block; nil if there is none
 	limit *limit
 }
 
@@ -43,7 +44,7 @@ func (s *SearchExpand) Name() string { return pluginName }
 // ServeDNS implements plugin.Handler.
 func (s *SearchExpand) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	d := s.rules.decide(r)
-	if d == pass || nested(ctx) {
+	if d == pass || nested(ctx) || written(s.hosts, r.Question[0].Name) {
 		return plugin.NextOrFailure(pluginName, s.Next, ctx, w, r)
 	}
 	if d == block {

@@ -19,7 +19,12 @@ func setup(c *caddy.Controller) error {
 		return plugin.Error(pluginName, err)
 	}
 	s := newSearchExpand(conf)
-	dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
+	block := dnsserver.GetConfig(c)
+	c.OnStartup(func() error { // not before: hosts stands behind us, and is not set up yet
+		s.hosts = hostTableOf(block.Handler("hosts"))
+		return nil
+	})
+	block.AddPlugin(func(next plugin.Handler) plugin.Handler {
 		s.Next = next
 		return s
 	})

@@ -12,10 +12,19 @@ import (
 // not.
 const maxAliases = 32
 
+// form is what an operator may say about replies.
+type form struct {
+	negTTL uint32 // seconds that a denial may be kept at most; default maxNegativeTTL
+	maxTTL uint32 // seconds that what was found may be kept at most; default noMaxTTL
+}
+
+// noMaxTTL bounds no TTL.
+const noMaxTTL = math.MaxUint32
+
 // reply returns what the client gets for req. It changes neither req nor any
 // message of c, and shares no record with them. The conclusion is one that calls
 // for a reply. See DESIGN.md, D7 and D8.
-func reply(req *dns.Msg, c conclusion) *dns.Msg {
+func (f form) reply(req *dns.Msg, c conclusion) *dns.Msg {
 	m := new(dns.Msg).SetReply(req) // the question is spelled as it was asked
 	m.RecursionAvailable = true     // glibc takes a reply without RA, AA and SOA for a lame server's
 	m.Rcode = c.rcode
@@ -27,8 +36,10 @@ func reply(req *dns.Msg, c conclusion) *dns.Msg {
 		do := opt != nil && opt.Do()
 		m.Answer = aliased(c, req.Question[0], do)
 		m.Extra = useful(c.last.msg.Extra, req.Question[0].Qtype, do)
+		lowerTTLs(m.Answer, f.maxTTL)
+		lowerTTLs(m.Extra, f.maxTTL)
 	case resultNoData, resultNXDomain, resultBlocked:
-		m.Ns = []dns.RR{denial(min(c.ttl, maxNegativeTTL))}
+		m.Ns = []dns.RR{denial(min(c.ttl, f.negTTL))}
 	case resultServFail, resultOverload:
 		if opt != nil { // EDE is for who sent OPT (RFC 8914, section 2)
 			m.SetEdns0(opt.UDPSize(), opt.Do())
@@ -122,6 +133,15 @@ func lowestTTL(records []dns.RR) uint32 {
 		ttl = min(ttl, rr.Header().Ttl)
 	}
 	return ttl
+}
+
+// lowerTTLs lets none of the records be kept for more than limit seconds. They
+// are ours.
+func lowerTTLs(records []dns.RR, limit uint32) {
+	for _, rr := range records {
+		h := rr.Header()
+		h.Ttl = min(h.Ttl, limit)
+	}
 }
 
 // useful returns copies of the additional records that spare a client of qtype

@@ -11,6 +11,9 @@ import (
 
 const sigA = "RRSIG A 13 3 300 20300101000000 20200101000000 1 b.test. AAAA"
 
+// asDefault is what replies look like unless the operator says otherwise.
+var asDefault = newConfig().form
+
 // won is the conclusion of a walk that found m under b.test.
 func won(m *dns.Msg, name string) conclusion {
 	return conclusion{
@@ -83,7 +86,7 @@ func TestThePositiveAnswer(t *testing.T) {
 			if tc.do {
 				req.SetEdns0(1232, true)
 			}
-			m := reply(req, won(msg(t, dns.RcodeSuccess, tc.below...), tc.found))
+			m := asDefault.reply(req, won(msg(t, dns.RcodeSuccess, tc.below...), tc.found))
 			if got := records(m.Answer); !slices.Equal(got, tc.answer) {
 				t.Errorf("answer:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(tc.answer, "\n"))
 			}
@@ -106,7 +109,7 @@ func TestTheAliasLivesNoLongerThanWhatWasPassedOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := won(msg(t, 0, host), "db01.b.test.")
 			c.ttl = tc.limit
-			m := reply(query("db01.", dns.TypeA), c)
+			m := asDefault.reply(query("db01.", dns.TypeA), c)
 			if got := m.Answer[0].Header().Ttl; got != tc.want {
 				t.Errorf("TTL of the alias = %d, want %d", got, tc.want)
 			}
@@ -117,12 +120,65 @@ func TestTheAliasLivesNoLongerThanWhatWasPassedOver(t *testing.T) {
 	}
 }
 
+func TestNothingFoundIsKeptLongerThanMaxTTL(t *testing.T) {
+	tests := map[string]struct {
+		max  uint32
+		want []string
+	}{
+		"more than the records": {301, []string{"_sip._tcp. 60 IN CNAME _sip._tcp.b.test.", "_sip._tcp.b.test. 60 IN SRV 0 5 5060 db01.b.test.", host}},
+		"as much":               {300, []string{"_sip._tcp. 60 IN CNAME _sip._tcp.b.test.", "_sip._tcp.b.test. 60 IN SRV 0 5 5060 db01.b.test.", host}},
+		"less than one":         {299, []string{"_sip._tcp. 60 IN CNAME _sip._tcp.b.test.", "_sip._tcp.b.test. 60 IN SRV 0 5 5060 db01.b.test.", "db01.b.test. 299 IN A 192.0.2.1"}},
+		"less than all":         {59, []string{"_sip._tcp. 59 IN CNAME _sip._tcp.b.test.", "_sip._tcp.b.test. 59 IN SRV 0 5 5060 db01.b.test.", "db01.b.test. 59 IN A 192.0.2.1"}},
+		"not to be kept":        {0, []string{"_sip._tcp. 0 IN CNAME _sip._tcp.b.test.", "_sip._tcp.b.test. 0 IN SRV 0 5 5060 db01.b.test.", "db01.b.test. 0 IN A 192.0.2.1"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			below := msg(t, 0, "_sip._tcp.b.test. 60 IN SRV 0 5 5060 db01.b.test.")
+			below.Extra = msg(t, 0, host).Answer
+			before := below.String()
+			f := asDefault
+			f.maxTTL = tc.max
+			m := f.reply(query("_sip._tcp.", dns.TypeSRV), won(below, "_sip._tcp.b.test."))
+			if got := records(append(m.Answer, m.Extra...)); !slices.Equal(got, tc.want) {
+				t.Errorf("answer and additional:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
+			}
+			if below.String() != before {
+				t.Error("the message below changed")
+			}
+		})
+	}
+}
+
+func TestNoDenialIsKeptLongerThanNegTTL(t *testing.T) {
+	tests := map[string]struct {
+		neg  uint32
+		c    conclusion
+		want uint32
+	}{
+		"the zones say less":    {300, conclusion{result: resultNXDomain, ttl: 299}, 299},
+		"the zones say as much": {300, conclusion{result: resultNXDomain, ttl: 300}, 300},
+		"the zones say more":    {300, conclusion{result: resultNoData, ttl: 301}, 300},
+		"not to be kept":        {0, conclusion{result: resultNoData, ttl: 30}, 0},
+		"a blocked name":        {300, blocked(), 300},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := asDefault
+			f.negTTL = tc.neg
+			m := f.reply(query("db01.", dns.TypeA), tc.c)
+			if soa, ok := m.Ns[0].(*dns.SOA); !ok || soa.Hdr.Ttl != tc.want || soa.Minttl != tc.want {
+				t.Errorf("authority = %v, want TTL and minimum %d", m.Ns[0], tc.want)
+			}
+		})
+	}
+}
+
 func TestHeaderOfTheReply(t *testing.T) {
 	below := msg(t, 0, host)
 	below.Authoritative, below.AuthenticatedData, below.RecursionAvailable, below.Zero = true, true, false, true
 	req := query("db01.", dns.TypeA)
 	req.AuthenticatedData = true
-	m := reply(req, won(below, "db01.b.test."))
+	m := asDefault.reply(req, won(below, "db01.b.test."))
 	want := dns.MsgHdr{Id: req.Id, Response: true, RecursionDesired: true, RecursionAvailable: true}
 	if m.MsgHdr != want {
 		t.Errorf("header = %+v, want %+v", m.MsgHdr, want)
@@ -132,7 +188,7 @@ func TestHeaderOfTheReply(t *testing.T) {
 func TestTheNameAsItIsNeedsNoAlias(t *testing.T) {
 	c := won(msg(t, 0, "db01. 300 IN A 192.0.2.1"), "db01.")
 	c.last.suffix = root
-	got := records(reply(query("db01.", dns.TypeA), c).Answer)
+	got := records(asDefault.reply(query("db01.", dns.TypeA), c).Answer)
 	if want := []string{"db01. 300 IN A 192.0.2.1"}; !slices.Equal(got, want) {
 		t.Errorf("answer = %q, want %q", got, want)
 	}
@@ -147,7 +203,7 @@ func TestATruncatedAnswerStaysTruncated(t *testing.T) {
 			below.Truncated = true
 			c := won(below, "db01.b.test.")
 			c.result = resultTruncated
-			m := reply(query("db01.", dns.TypeA), c)
+			m := asDefault.reply(query("db01.", dns.TypeA), c)
 			if !m.Truncated || len(m.Answer) == 1 {
 				t.Errorf("TC = %v with %q, want it set and no alias without a target", m.Truncated, records(m.Answer))
 			}
@@ -185,7 +241,7 @@ func TestAdditionalRecordsAreKeptWhereTheySpareAQuestion(t *testing.T) {
 			if tc.do {
 				req.SetEdns0(1232, true)
 			}
-			if got := reply(req, won(below, "_sip._tcp.b.test.")).Extra; len(got) != tc.want {
+			if got := asDefault.reply(req, won(below, "_sip._tcp.b.test.")).Extra; len(got) != tc.want {
 				t.Errorf("additional = %q, want %d records", records(got), tc.want)
 			}
 		})
@@ -205,7 +261,7 @@ func TestTheNegativeAnswer(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			m := reply(query("db01.", dns.TypeA), tc.c)
+			m := asDefault.reply(query("db01.", dns.TypeA), tc.c)
 			if len(m.Ns) != 1 || len(m.Answer) != 0 || len(m.Extra) != 0 {
 				t.Fatalf("reply = %v, want one authority record and no other", m)
 			}
@@ -223,11 +279,11 @@ func TestTheNegativeAnswer(t *testing.T) {
 func TestTheReasonOfAFailureIsForWhoSentOPT(t *testing.T) {
 	c := conclusion{result: resultServFail, rcode: dns.RcodeServerFailure, ede: 22, reason: "s.test.: no answer in time"}
 	req := query("db01.", dns.TypeA)
-	if m := reply(req, c); m.Rcode != dns.RcodeServerFailure || m.IsEdns0() != nil {
+	if m := asDefault.reply(req, c); m.Rcode != dns.RcodeServerFailure || m.IsEdns0() != nil {
 		t.Errorf("without OPT: %v, want SERVFAIL without OPT", m)
 	}
 	req.SetEdns0(1400, true)
-	opt := reply(req, c).IsEdns0()
+	opt := asDefault.reply(req, c).IsEdns0()
 	if opt == nil || len(opt.Option) != 1 || opt.UDPSize() != 1400 || !opt.Do() {
 		t.Fatalf("with OPT: %v, want size, DO and one option", opt)
 	}
@@ -240,7 +296,7 @@ func TestTheReasonOfAFailureIsForWhoSentOPT(t *testing.T) {
 func TestTheMessageBelowIsNotTouched(t *testing.T) {
 	below := msg(t, 0, "www.b.test. 60 IN CNAME x.test.", "x.test. 9 IN A 192.0.2.1")
 	before := below.String()
-	m := reply(query("www.", dns.TypeA), won(below, "www.b.test."))
+	m := asDefault.reply(query("www.", dns.TypeA), won(below, "www.b.test."))
 	for _, rr := range m.Answer {
 		rr.Header().Ttl, rr.Header().Name = 1, "changed."
 	}
@@ -308,7 +364,7 @@ func FuzzAnswer(f *testing.F) {
 		req.SetEdns0(1232, true)
 		c := candidate{"db01.b.test.", "b.test."}
 		findings := []finding{newFinding(c, outcome{msg: below}, qtype)}
-		m := reply(req, conclude(findings))
+		m := asDefault.reply(req, conclude(findings))
 		m.Truncate(dns.MaxMsgSize) // as CoreDNS's ScrubWriter does
 		packed, err := m.Pack()
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/coredns/caddy/caddyfile"
 	"github.com/coredns/coredns/plugin"
@@ -19,6 +20,13 @@ const (
 	// maxNdots is glibc's and musl's bound (RES_MAXNDOTS).
 	maxNdots = 15
 
+	// topNegTTL bounds negttl. A denial for longer is about as long as the zones of
+	// a search list say themselves, and a new host would be missing for that time.
+	topNegTTL = 5 * time.Minute
+
+	// topMaxTTL bounds maxttl: more is no bound for any record but a few.
+	topMaxTTL = 24 * time.Hour
+
 	// maxLabelOctets is RFC 1035's, section 2.3.4.
 	maxLabelOctets = 63
 )
@@ -28,6 +36,7 @@ type config struct {
 	domains []string // search list in order, lower case, fully qualified, each once; "." is the name as it is
 	ndots   int      // names with as many dots or more are left alone; 1 to 15, default 1
 	except  []string // zones whose names are complete, lower case, fully qualified; default none
+	form    form
 	block   blocking // bare names that are denied; default wpad and isatap
 }
 
@@ -38,14 +47,33 @@ type blocking struct {
 }
 
 // newConfig returns what a directive without a block says.
-func newConfig() config { return config{ndots: defaultNdots} }
+func newConfig() config {
+	return config{ndots: defaultNdots, form: form{negTTL: maxNegativeTTL, maxTTL: noMaxTTL}}
+}
 
 // properties returns what may stand in the block.
 func (c *config) properties() corefile.Table {
 	return corefile.Table{
 		"block":  c.block.parse,
 		"except": corefile.List(&c.except, parseZone),
+		"maxttl": seconds(&c.form.maxTTL, 0, topMaxTTL),
 		"ndots":  corefile.Int(&c.ndots, 1, maxNdots),
+		"negttl": seconds(&c.form.negTTL, 0, topNegTTL),
+	}
+}
+
+// seconds accepts a duration of whole seconds, of which TTLs are made.
+func seconds(dst *uint32, minimum, maximum time.Duration) corefile.Property {
+	return func(args []string) error {
+		var d time.Duration
+		if err := corefile.Duration(&d, minimum, maximum)(args); err != nil {
+			return err
+		}
+		if d%time.Second != 0 {
+			return fmt.Errorf("%s is not a whole number of seconds", d)
+		}
+		*dst = uint32(d / time.Second)
+		return nil
 	}
 }
 

@@ -52,6 +52,10 @@ func TestParseTakesProperties(t *testing.T) {
 		want  func(c *config) // what it makes of the defaults
 	}{
 		"nothing":                  {"", func(*config) {}},
+		"negttl at its bounds":     {"negttl 0s\n negttl 5m", func(c *config) { c.form.negTTL = 300 }},
+		"negttl of nothing":        {"negttl 0s", func(c *config) { c.form.negTTL = 0 }},
+		"maxttl at its bounds":     {"maxttl 0s\n maxttl 24h", func(c *config) { c.form.maxTTL = 86400 }},
+		"maxttl of nothing":        {"maxttl 0s", func(c *config) { c.form.maxTTL = 0 }},
 		"except":                   {"except lan\n except Home.Example. x", func(c *config) { c.except = []string{"lan.", "home.example.", "x."} }},
 		"block":                    {"block Printer tv.", func(c *config) { c.block.labels = []string{"printer", "tv"} }},
 		"block none":               {"block none", func(c *config) { c.block.none = true }},
@@ -107,6 +111,13 @@ func TestParseRefuses(t *testing.T) {
 		"block that is no name":       {"searchexpand a.example {\n block a*\n}", []string{"block", `"a*"`, "'*'"}},
 		"block with a label too long": {"searchexpand a.example {\n block " + label + "\n}", []string{"block", label, "64 octets"}},
 		"block of nothing":            {"searchexpand a.example {\n block .\n}", []string{"block", `"."`, "empty"}},
+		"negttl below its bound":      {"searchexpand a.example {\n negttl -1s\n}", []string{"negttl", "-1s is less than 0s"}},
+		"negttl above its bound":      {"searchexpand a.example {\n negttl 301s\n}", []string{"negttl", "301s is more than 5m0s"}},
+		"negttl that is no duration":  {"searchexpand a.example {\n negttl 30\n}", []string{"negttl", `"30"`}},
+		"negttl of half a second":     {"searchexpand a.example {\n negttl 1500ms\n}", []string{"negttl", "1.5s", "whole number"}},
+		"maxttl below its bound":      {"searchexpand a.example {\n maxttl -1s\n}", []string{"maxttl", "-1s is less than 0s"}},
+		"maxttl above its bound":      {"searchexpand a.example {\n maxttl 24h1s\n}", []string{"maxttl", "24h1s is more than 24h0m0s"}},
+		"maxttl without a duration":   {"searchexpand a.example {\n maxttl\n}", []string{"maxttl", "one argument"}},
 		"a property that is not ours": {"searchexpand a.example {\n nodts 1\n}", []string{"nodts", "ndots"}},
 	}
 	for name, tc := range tests {
@@ -145,6 +156,7 @@ func FuzzBlock(f *testing.F) {
 	f.Add("searchexpand a.example . {\n ndots 2\n}")
 	f.Add("searchexpand a.example {\n ndots {\n}")
 	f.Add("searchexpand a.example {\n except lan\n block none printer\n}")
+	f.Add("searchexpand a.example {\n negttl 5s\n maxttl 1h\n}")
 	f.Add("searchexpand {")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := parse(dispenser(text))
@@ -153,6 +165,9 @@ func FuzzBlock(f *testing.F) {
 		}
 		if c.ndots < 1 || c.ndots > maxNdots {
 			t.Errorf("ndots = %d, want 1 to %d", c.ndots, maxNdots)
+		}
+		if c.form.negTTL > 300 || c.form.maxTTL > 86400 && c.form.maxTTL != noMaxTTL {
+			t.Errorf("form = %+v, which is out of bounds", c.form)
 		}
 		seen := make(map[string]bool)
 		for _, domain := range c.domains {

@@ -27,6 +27,7 @@ type SearchExpand struct {
 
 	list  []string // the search list, as in config
 	rules rules
+	form  form
 	hosts hostTable // of the hosts plugin of the same server block; nil if there is none
 	limit *limit
 }
@@ -35,7 +36,7 @@ var _ plugin.Handler = (*SearchExpand)(nil)
 
 // newSearchExpand makes the plugin from its configuration.
 func newSearchExpand(c config) *SearchExpand {
-	return &SearchExpand{list: c.domains, rules: newRules(c), limit: &inFlight}
+	return &SearchExpand{list: c.domains, rules: newRules(c), form: c.form, limit: &inFlight}
 }
 
 // Name implements plugin.Handler.
@@ -73,7 +74,7 @@ func (s *SearchExpand) answer(ctx context.Context, w dns.ResponseWriter, r *dns.
 	if c.result == resultDropped || c.result == resultCancelled {
 		return c.last.rcode, c.last.err
 	}
-	if err := w.WriteMsg(reply(r, c)); err != nil {
+	if err := w.WriteMsg(s.form.reply(r, c)); err != nil {
 		return dns.RcodeServerFailure, fmt.Errorf("writing the answer to a completed name: %w", err)
 	}
 	return dns.RcodeSuccess, nil

@@ -14,8 +14,9 @@ import (
 
 const (
 	// maxNegativeTTL, in seconds, bounds how long a client may keep that a name
-	// does not exist. The suffixes' own figures can be a day, and a host that was
-	// just made must not stay missing for longer than a person waits.
+	// does not exist, unless the operator says otherwise. The suffixes' own figures
+	// can be a day, and a host that was just made must not stay missing for longer
+	// than a person waits.
 	maxNegativeTTL = 30
 
 	// degradedTTL, in seconds, bounds what was found past a suffix that failed. It
@@ -183,7 +184,7 @@ func failureRcode(o outcome) int {
 }
 
 // negativeTTL returns for how many seconds a denial holds (RFC 2308, section 5).
-// One that does not say so holds as long as we let any.
+// One that does not say so holds as long as we let any by default.
 func negativeTTL(m *dns.Msg) uint32 {
 	for _, rr := range m.Ns {
 		if soa, ok := rr.(*dns.SOA); ok {
@@ -287,9 +288,10 @@ func extendedError(f finding) uint16 {
 	return dns.ExtendedErrorCodeOther
 }
 
-// blocked is the conclusion for a name that is never completed.
+// blocked is the conclusion for a name that is never completed. No zone says for
+// how long it holds.
 func blocked() conclusion {
-	return conclusion{result: resultBlocked, rcode: dns.RcodeNameError, ttl: maxNegativeTTL}
+	return conclusion{result: resultBlocked, rcode: dns.RcodeNameError, ttl: math.MaxUint32}
 }
 
 // cancelled is the conclusion for a query whose context ended with err: whatever

@@ -53,8 +53,9 @@ func (f form) reply(req *dns.Msg, c conclusion) *dns.Msg {
 // found, then the records found, in the order of the chain.
 func aliased(c conclusion, q dns.Question, do bool) []dns.RR {
 	found, _ := chain(c.last.msg.Answer, c.last.name, q.Qtype)
+	found, back := onward(found, q.Name)
 	answer := make([]dns.RR, 0, len(found)+1)
-	if c.last.suffix != root && len(found) > 0 {
+	if c.last.suffix != root && !back && len(found) > 0 {
 		answer = append(answer, &dns.CNAME{
 			Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: min(c.ttl, lowestTTL(found))},
 			// Spelled as the record below is: some clients compare octets.
@@ -67,6 +68,24 @@ func aliased(c conclusion, q dns.Question, do bool) []dns.RR {
 		}
 	}
 	return answer
+}
+
+// onward returns what a chain holds from the name asked on, if it leads back to
+// that name, and whether it does. With our alias in front it would be a loop, and
+// the name would have an alias and other records.
+func onward(found []dns.RR, asked string) (rest []dns.RR, back bool) {
+	for i, rr := range found {
+		if back && strings.EqualFold(rr.Header().Name, asked) {
+			return found[i:], true
+		}
+		if cname, ok := rr.(*dns.CNAME); ok && strings.EqualFold(cname.Target, asked) {
+			back = true
+		}
+	}
+	if back { // a truncated answer ended there
+		return nil, true
+	}
+	return found, false
 }
 
 // chain returns the records of answer that lead from owner over aliases to

@@ -59,6 +59,16 @@ func TestThePositiveAnswer(t *testing.T) {
 			[]string{"y.test. 9 IN A 192.0.2.1", "x.test. 30 IN CNAME y.test.", "www.b.test. 60 IN CNAME x.test.", "www.b.test. 60 IN CNAME x.test."},
 			[]string{"www. 9 IN CNAME www.b.test.", "www.b.test. 60 IN CNAME x.test.", "x.test. 30 IN CNAME y.test.", "y.test. 9 IN A 192.0.2.1"},
 		},
+		"a chain back to the name asked needs no alias": {
+			"db01.", dns.TypeA, true, "db01.b.test.",
+			[]string{"db01.b.test. 60 IN CNAME x.test.", "x.test. 60 IN CNAME DB01.", "x.test. 60 IN RRSIG CNAME 13 1 60 20300101000000 20200101000000 1 test. AAAA", "DB01. 300 IN A 192.0.2.1"},
+			[]string{"DB01. 300 IN A 192.0.2.1"},
+		},
+		"nor does one that goes on from there": {
+			"db01.", dns.TypeA, false, "db01.b.test.",
+			[]string{"db01.b.test. 60 IN CNAME db01.", "db01. 60 IN CNAME y.test.", "y.test. 300 IN A 192.0.2.1"},
+			[]string{"db01. 60 IN CNAME y.test.", "y.test. 300 IN A 192.0.2.1"},
+		},
 		"what does not belong to the chain is left out": {
 			"db01.", dns.TypeA, false, "db01.b.test.",
 			[]string{host, "other.test. 1 IN A 192.0.2.9", "db01.b.test. 1 IN AAAA 2001:db8::1", "@b.test. 1 IN NS ns.b.test."},
@@ -198,6 +208,7 @@ func TestATruncatedAnswerStaysTruncated(t *testing.T) {
 	for name, below := range map[string]*dns.Msg{
 		"with what fitted": msg(t, 0, host),
 		"empty":            msg(t, 0),
+		"cut where it leads back to the name asked": msg(t, 0, "db01.b.test. 60 IN CNAME db01."),
 	} {
 		t.Run(name, func(t *testing.T) {
 			below.Truncated = true
@@ -386,6 +397,14 @@ func FuzzAnswer(f *testing.F) {
 func checkChain(t *testing.T, m *dns.Msg, qtype uint16) {
 	t.Helper()
 	owner, aliases := "db01.", map[string]bool{}
+	for i, rr := range m.Answer {
+		other := func(o dns.RR) bool {
+			return o.Header().Rrtype != dns.TypeRRSIG && strings.EqualFold(o.Header().Name, rr.Header().Name)
+		}
+		if qtype != dns.TypeCNAME && rr.Header().Rrtype == dns.TypeCNAME && slices.ContainsFunc(m.Answer[i+1:], other) {
+			t.Errorf("%q has an alias and more: %v", rr.Header().Name, m.Answer)
+		}
+	}
 	for _, rr := range m.Answer {
 		h := rr.Header()
 		if cname, ok := rr.(*dns.CNAME); ok && qtype != dns.TypeCNAME {

@@ -16,7 +16,14 @@ const maxAliases = 32
 type form struct {
 	negTTL uint32 // seconds that a denial may be kept at most; default maxNegativeTTL
 	maxTTL uint32 // seconds that what was found may be kept at most; default noMaxTTL
+	shape  string // of what was found: shapeAlias, which is the default, or shapeOwner
 }
+
+// The shapes of what was found.
+const (
+	shapeAlias = "cname" // an alias to it stands in front
+	shapeOwner = "owner" // its records get the name asked
+)
 
 // noMaxTTL bounds no TTL.
 const noMaxTTL = math.MaxUint32
@@ -34,7 +41,7 @@ func (f form) reply(req *dns.Msg, c conclusion) *dns.Msg {
 	case resultAnswer, resultTruncated:
 		m.Truncated = c.last.msg.Truncated
 		do := opt != nil && opt.Do()
-		m.Answer = aliased(c, req.Question[0], do)
+		m.Answer = f.found(c, req.Question[0], do)
 		m.Extra = useful(c.last.msg.Extra, req.Question[0].Qtype, do)
 		lowerTTLs(m.Answer, f.maxTTL)
 		lowerTTLs(m.Extra, f.maxTTL)
@@ -49,25 +56,59 @@ func (f form) reply(req *dns.Msg, c conclusion) *dns.Msg {
 	return m
 }
 
-// aliased returns the answer section: the alias from the name asked to the name
+// found returns the answer section: what makes the name asked lead to the name
 // found, then the records found, in the order of the chain.
-func aliased(c conclusion, q dns.Question, do bool) []dns.RR {
-	found, _ := chain(c.last.msg.Answer, c.last.name, q.Qtype)
-	found, back := onward(found, q.Name)
-	answer := make([]dns.RR, 0, len(found)+1)
-	if c.last.suffix != root && !back && len(found) > 0 {
+func (f form) found(c conclusion, q dns.Question, do bool) []dns.RR {
+	records, _ := chain(c.last.msg.Answer, c.last.name, q.Qtype)
+	records, back := onward(records, q.Name)
+	answer := make([]dns.RR, 0, len(records)+1)
+	switch {
+	case len(records) == 0 || back || c.last.suffix == root: // the name found is the one asked
+	case f.shape == shapeOwner:
+		var set []dns.RR
+		set, records = firstSet(records)
+		answer = append(answer, renamed(set, q.Name, c.ttl)...)
+	default:
 		answer = append(answer, &dns.CNAME{
-			Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: min(c.ttl, lowestTTL(found))},
+			Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: min(c.ttl, lowestTTL(records))},
 			// Spelled as the record below is: some clients compare octets.
-			Target: found[0].Header().Name,
+			Target: records[0].Header().Name,
 		})
 	}
-	for _, rr := range found {
+	for _, rr := range records {
 		if do || rr.Header().Rrtype != dns.TypeRRSIG {
 			answer = append(answer, dns.Copy(rr))
 		}
 	}
 	return answer
+}
+
+// firstSet returns the records that a chain begins with, without their
+// signatures, and what comes after these.
+func firstSet(records []dns.RR) (set, rest []dns.RR) {
+	rrtype := records[0].Header().Rrtype
+	n := 0
+	for n < len(records) && records[n].Header().Rrtype == rrtype && (n == 0 || rrtype != dns.TypeCNAME) {
+		n++
+	}
+	set, rest = records[:n], records[n:]
+	for len(rest) > 0 && rest[0].Header().Rrtype == dns.TypeRRSIG {
+		rest = rest[1:]
+	}
+	return set, rest
+}
+
+// renamed returns copies of a set of records that are name's, and no longer kept
+// than limit: like an alias they are our word. No signature of theirs would hold.
+func renamed(set []dns.RR, name string, limit uint32) []dns.RR {
+	ttl := min(limit, lowestTTL(set)) // one for the whole set (RFC 2181, section 5.2)
+	out := make([]dns.RR, 0, len(set))
+	for _, rr := range set {
+		rr = dns.Copy(rr)
+		rr.Header().Name, rr.Header().Ttl = name, ttl
+		out = append(out, rr)
+	}
+	return out
 }
 
 // onward returns what a chain holds from the name asked on, if it leads back to

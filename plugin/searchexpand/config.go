@@ -48,12 +48,13 @@ type blocking struct {
 
 // newConfig returns what a directive without a block says.
 func newConfig() config {
-	return config{ndots: defaultNdots, form: form{negTTL: maxNegativeTTL, maxTTL: noMaxTTL}}
+	return config{ndots: defaultNdots, form: form{negTTL: maxNegativeTTL, maxTTL: noMaxTTL, shape: shapeAlias}}
 }
 
 // properties returns what may stand in the block.
 func (c *config) properties() corefile.Table {
 	return corefile.Table{
+		"answer": corefile.Enum(&c.form.shape, shapeAlias, shapeOwner),
 		"block":  c.block.parse,
 		"except": corefile.List(&c.except, parseZone),
 		"maxttl": seconds(&c.form.maxTTL, 0, topMaxTTL),

@@ -52,6 +52,8 @@ func TestParseTakesProperties(t *testing.T) {
 		want  func(c *config) // what it makes of the defaults
 	}{
 		"nothing":                  {"", func(*config) {}},
+		"answer":                   {"answer owner", func(c *config) { c.form.shape = shapeOwner }},
+		"answer as delivered":      {"answer cname", func(*config) {}},
 		"negttl at its bounds":     {"negttl 0s\n negttl 5m", func(c *config) { c.form.negTTL = 300 }},
 		"negttl of nothing":        {"negttl 0s", func(c *config) { c.form.negTTL = 0 }},
 		"maxttl at its bounds":     {"maxttl 0s\n maxttl 24h", func(c *config) { c.form.maxTTL = 86400 }},
@@ -103,6 +105,8 @@ func TestParseRefuses(t *testing.T) {
 		"ndots that is no number":     {"searchexpand a.example {\n ndots two\n}", []string{"ndots", `"two"`}},
 		"ndots without a number":      {"searchexpand a.example {\n ndots\n}", []string{"ndots", "one argument"}},
 		"ndots with two numbers":      {"searchexpand a.example {\n ndots 1 2\n}", []string{"ndots", "one argument"}},
+		"answer of another shape":     {"searchexpand a.example {\n answer alias\n}", []string{"answer", `"alias"`, "cname, owner"}},
+		"answer without a shape":      {"searchexpand a.example {\n answer\n}", []string{"answer", "one argument"}},
 		"except without a name":       {"searchexpand a.example {\n except\n}", []string{"except", "at least one"}},
 		"except that is every name":   {"searchexpand a.example {\n except .\n}", []string{"except", `"."`}},
 		"except that is no name":      {"searchexpand a.example {\n except lan a..b\n}", []string{"except", `"a..b"`}},
@@ -157,6 +161,7 @@ func FuzzBlock(f *testing.F) {
 	f.Add("searchexpand a.example {\n ndots {\n}")
 	f.Add("searchexpand a.example {\n except lan\n block none printer\n}")
 	f.Add("searchexpand a.example {\n negttl 5s\n maxttl 1h\n}")
+	f.Add("searchexpand a.example {\n answer owner\n}")
 	f.Add("searchexpand {")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := parse(dispenser(text))

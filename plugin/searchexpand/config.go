@@ -33,12 +33,19 @@ const (
 
 // config is what one directive says.
 type config struct {
-	domains []string // search list in order, lower case, fully qualified, each once; "." is the name as it is
-	ndots   int      // names with as many dots or more are left alone; 1 to 15, default 1
-	except  []string // zones whose names are complete, lower case, fully qualified; default none
-	form    form
-	block   blocking // bare names that are denied; default wpad and isatap
+	domains   []string // search list in order, lower case, fully qualified, each once; "." is the name as it is
+	ndots     int      // names with as many dots or more are left alone; 1 to 15, default 1
+	except    []string // zones whose names are complete, lower case, fully qualified; default none
+	form      form
+	onFailure string   // failureContinues, which is the default, or failureStops
+	block     blocking // bare names that are denied; default wpad and isatap
 }
+
+// What a suffix that fails does to the walk.
+const (
+	failureContinues = "continue"
+	failureStops     = "stop"
+)
 
 // blocking says which bare names are denied.
 type blocking struct {
@@ -48,18 +55,19 @@ type blocking struct {
 
 // newConfig returns what a directive without a block says.
 func newConfig() config {
-	return config{ndots: defaultNdots, form: form{negTTL: maxNegativeTTL, maxTTL: noMaxTTL, shape: shapeAlias}}
+	return config{ndots: defaultNdots, onFailure: failureContinues, form: form{negTTL: maxNegativeTTL, maxTTL: noMaxTTL, shape: shapeAlias}}
 }
 
 // properties returns what may stand in the block.
 func (c *config) properties() corefile.Table {
 	return corefile.Table{
-		"answer": corefile.Enum(&c.form.shape, shapeAlias, shapeOwner),
-		"block":  c.block.parse,
-		"except": corefile.List(&c.except, parseZone),
-		"maxttl": seconds(&c.form.maxTTL, 0, topMaxTTL),
-		"ndots":  corefile.Int(&c.ndots, 1, maxNdots),
-		"negttl": seconds(&c.form.negTTL, 0, topNegTTL),
+		"answer":     corefile.Enum(&c.form.shape, shapeAlias, shapeOwner),
+		"block":      c.block.parse,
+		"except":     corefile.List(&c.except, parseZone),
+		"maxttl":     seconds(&c.form.maxTTL, 0, topMaxTTL),
+		"ndots":      corefile.Int(&c.ndots, 1, maxNdots),
+		"negttl":     seconds(&c.form.negTTL, 0, topNegTTL),
+		"on_failure": corefile.Enum(&c.onFailure, failureContinues, failureStops),
 	}
 }
 

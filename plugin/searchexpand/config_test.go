@@ -58,6 +58,8 @@ func TestParseTakesProperties(t *testing.T) {
 		"negttl of nothing":        {"negttl 0s", func(c *config) { c.form.negTTL = 0 }},
 		"maxttl at its bounds":     {"maxttl 0s\n maxttl 24h", func(c *config) { c.form.maxTTL = 86400 }},
 		"maxttl of nothing":        {"maxttl 0s", func(c *config) { c.form.maxTTL = 0 }},
+		"on_failure":               {"on_failure stop", func(c *config) { c.onFailure = failureStops }},
+		"on_failure as delivered":  {"on_failure continue", func(*config) {}},
 		"except":                   {"except lan\n except Home.Example. x", func(c *config) { c.except = []string{"lan.", "home.example.", "x."} }},
 		"block":                    {"block Printer tv.", func(c *config) { c.block.labels = []string{"printer", "tv"} }},
 		"block none":               {"block none", func(c *config) { c.block.none = true }},
@@ -122,6 +124,8 @@ func TestParseRefuses(t *testing.T) {
 		"maxttl below its bound":      {"searchexpand a.example {\n maxttl -1s\n}", []string{"maxttl", "-1s is less than 0s"}},
 		"maxttl above its bound":      {"searchexpand a.example {\n maxttl 24h1s\n}", []string{"maxttl", "24h1s is more than 24h0m0s"}},
 		"maxttl without a duration":   {"searchexpand a.example {\n maxttl\n}", []string{"maxttl", "one argument"}},
+		"on_failure of another word":  {"searchexpand a.example {\n on_failure halt\n}", []string{"on_failure", `"halt"`, "continue, stop"}},
+		"on_failure without a word":   {"searchexpand a.example {\n on_failure\n}", []string{"on_failure", "one argument"}},
 		"a property that is not ours": {"searchexpand a.example {\n nodts 1\n}", []string{"nodts", "ndots"}},
 	}
 	for name, tc := range tests {

@@ -25,18 +25,19 @@ import (
 type SearchExpand struct {
 	Next plugin.Handler
 
-	list  []string // the search list, as in config
-	rules rules
-	form  form
-	hosts hostTable // of the hosts plugin of the same server block; nil if there is none
-	limit *limit
+	list   []string // the search list, as in config
+	rules  rules
+	form   form
+	strict bool      // a suffix that fails ends the walk
+	hosts  hostTable // of the hosts plugin of the same server block; nil if there is none
+	limit  *limit
 }
 
 var _ plugin.Handler = (*SearchExpand)(nil)
 
 // newSearchExpand makes the plugin from its configuration.
 func newSearchExpand(c config) *SearchExpand {
-	return &SearchExpand{list: c.domains, rules: newRules(c), form: c.form, limit: &inFlight}
+	return &SearchExpand{list: c.domains, rules: newRules(c), form: c.form, strict: c.onFailure == failureStops, limit: &inFlight}
 }
 
 // Name implements plugin.Handler.
@@ -62,7 +63,7 @@ func (s *SearchExpand) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 }
 
 func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg) walker {
-	return walker{next: s.Next, limit: s.limit, client: newClient(w), request: r}
+	return walker{next: s.Next, limit: s.limit, client: newClient(w), request: r, strict: s.strict}
 }
 
 // answer counts the conclusion and writes the reply that it calls for, if any.
@@ -128,7 +129,7 @@ func observe(ctx context.Context, findings []finding, took time.Duration) {
 	server := metrics.WithServer(ctx)
 	for _, f := range findings {
 		candidateCount.WithLabelValues(server, f.verdict.String()).Inc()
-		if f.verdict == failed {
+		if f.verdict == failed || f.verdict == fatal {
 			log.Debugf("%s: %v, rcode %d", f.name, f.err, failureRcode(f.outcome))
 		}
 	}

@@ -51,9 +51,10 @@ const (
 	nxDomain                  // it does not exist
 	dropped                   // the rest of the chain wants no reply sent
 	overloaded                // it could not be asked
+	fatal                     // undecided, and the operator wants the walk to end with that
 )
 
-var verdictNames = [...]string{"failed", "answered", "truncated", "owned", "nodata", "nxdomain", "dropped", "overloaded"}
+var verdictNames = [...]string{"failed", "answered", "truncated", "owned", "nodata", "nxdomain", "dropped", "overloaded", "failed"}
 
 // String returns the verdict as the metrics name it.
 func (v verdict) String() string { return verdictNames[v] }
@@ -61,7 +62,7 @@ func (v verdict) String() string { return verdictNames[v] }
 // final reports whether the walk ends with the verdict.
 func (v verdict) final() bool {
 	switch v {
-	case answered, truncated, owned, dropped, overloaded:
+	case answered, truncated, owned, dropped, overloaded, fatal:
 		return true
 	}
 	return false
@@ -172,6 +173,14 @@ func (f finding) cause() string {
 	return fmt.Sprintf("%s: %s", f.suffix, rcode.ToString(failureRcode(f.outcome)))
 }
 
+// ending returns the finding, which ends a strict walk if it is undecided.
+func (f finding) ending(strict bool) finding {
+	if strict && f.verdict == failed {
+		f.verdict = fatal
+	}
+	return f
+}
+
 // failureRcode returns the rcode of a failure, written or not.
 func failureRcode(o outcome) int {
 	switch {
@@ -274,6 +283,9 @@ func (c conclusion) ended(f finding) conclusion {
 		c.result, c.rcode = resultDropped, f.rcode
 	case overloaded:
 		c.result, c.rcode = resultOverload, dns.RcodeServerFailure
+		c.ede, c.reason = extendedError(f), f.cause()
+	case fatal: // SERVFAIL if it refused, too: musl waits for another answer after REFUSED
+		c.result, c.rcode = resultServFail, dns.RcodeServerFailure
 		c.ede, c.reason = extendedError(f), f.cause()
 	}
 	return c

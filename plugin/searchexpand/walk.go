@@ -60,6 +60,7 @@ type walker struct {
 	limit   *limit
 	client  client
 	request *dns.Msg // as the client sent it; never changed, never handed on
+	strict  bool     // a suffix that fails ends the walk
 }
 
 // walk asks for each candidate in turn until one ends the walk, and returns what
@@ -78,7 +79,7 @@ func (w walker) walk(ctx context.Context, now time.Time, tries []candidate) []fi
 			findings = append(findings, finding{candidate: c, outcome: o, verdict: failed})
 			break
 		}
-		f := w.try(ctx, c, earlier(now.Add(candidateTimeout), end))
+		f := w.try(ctx, c, earlier(now.Add(candidateTimeout), end)).ending(w.strict)
 		findings = append(findings, f)
 		if f.verdict.final() {
 			break

@@ -38,6 +38,7 @@ type config struct {
 	except    []string // zones whose names are complete, lower case, fully qualified; default none
 	form      form
 	onFailure string   // failureContinues, which is the default, or failureStops
+	via       string   // viaChain, which is the default, or viaServer
 	block     blocking // bare names that are denied; default wpad and isatap
 }
 
@@ -45,6 +46,12 @@ type config struct {
 const (
 	failureContinues = "continue"
 	failureStops     = "stop"
+)
+
+// Where candidates go.
+const (
+	viaChain  = "chain"  // through the rest of the server block
+	viaServer = "server" // through all server blocks
 )
 
 // blocking says which bare names are denied.
@@ -55,7 +62,7 @@ type blocking struct {
 
 // newConfig returns what a directive without a block says.
 func newConfig() config {
-	return config{ndots: defaultNdots, onFailure: failureContinues, form: form{negTTL: maxNegativeTTL, maxTTL: noMaxTTL, shape: shapeAlias}}
+	return config{ndots: defaultNdots, onFailure: failureContinues, via: viaChain, form: form{negTTL: maxNegativeTTL, maxTTL: noMaxTTL, shape: shapeAlias}}
 }
 
 // properties returns what may stand in the block.
@@ -68,6 +75,7 @@ func (c *config) properties() corefile.Table {
 		"ndots":      corefile.Int(&c.ndots, 1, maxNdots),
 		"negttl":     seconds(&c.form.negTTL, 0, topNegTTL),
 		"on_failure": corefile.Enum(&c.onFailure, failureContinues, failureStops),
+		"via":        corefile.Enum(&c.via, viaChain, viaServer),
 	}
 }
 

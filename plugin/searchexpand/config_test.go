@@ -60,6 +60,8 @@ func TestParseTakesProperties(t *testing.T) {
 		"maxttl of nothing":        {"maxttl 0s", func(c *config) { c.form.maxTTL = 0 }},
 		"on_failure":               {"on_failure stop", func(c *config) { c.onFailure = failureStops }},
 		"on_failure as delivered":  {"on_failure continue", func(*config) {}},
+		"via":                      {"via server", func(c *config) { c.via = viaServer }},
+		"via as delivered":         {"via chain", func(*config) {}},
 		"except":                   {"except lan\n except Home.Example. x", func(c *config) { c.except = []string{"lan.", "home.example.", "x."} }},
 		"block":                    {"block Printer tv.", func(c *config) { c.block.labels = []string{"printer", "tv"} }},
 		"block none":               {"block none", func(c *config) { c.block.none = true }},
@@ -126,6 +128,8 @@ func TestParseRefuses(t *testing.T) {
 		"maxttl without a duration":   {"searchexpand a.example {\n maxttl\n}", []string{"maxttl", "one argument"}},
 		"on_failure of another word":  {"searchexpand a.example {\n on_failure halt\n}", []string{"on_failure", `"halt"`, "continue, stop"}},
 		"on_failure without a word":   {"searchexpand a.example {\n on_failure\n}", []string{"on_failure", "one argument"}},
+		"via of another word":         {"searchexpand a.example {\n via servers\n}", []string{"via", `"servers"`, "chain, server"}},
+		"via of two words":            {"searchexpand a.example {\n via chain server\n}", []string{"via", "one argument"}},
 		"a property that is not ours": {"searchexpand a.example {\n nodts 1\n}", []string{"nodts", "ndots"}},
 	}
 	for name, tc := range tests {
@@ -166,6 +170,7 @@ func FuzzBlock(f *testing.F) {
 	f.Add("searchexpand a.example {\n except lan\n block none printer\n}")
 	f.Add("searchexpand a.example {\n negttl 5s\n maxttl 1h\n}")
 	f.Add("searchexpand a.example {\n answer owner\n}")
+	f.Add("searchexpand a.example {\n via server\n on_failure stop\n}")
 	f.Add("searchexpand {")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := parse(dispenser(text))

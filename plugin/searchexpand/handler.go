@@ -30,6 +30,7 @@ type SearchExpand struct {
 	form   form
 	strict bool      // a suffix that fails ends the walk
 	hosts  hostTable // of the hosts plugin of the same server block; nil if there is none
+	wide   bool      // candidates go through all server blocks, not through Next
 	limit  *limit
 }
 
@@ -37,7 +38,7 @@ var _ plugin.Handler = (*SearchExpand)(nil)
 
 // newSearchExpand makes the plugin from its configuration.
 func newSearchExpand(c config) *SearchExpand {
-	return &SearchExpand{list: c.domains, rules: newRules(c), form: c.form, strict: c.onFailure == failureStops, limit: &inFlight}
+	return &SearchExpand{list: c.domains, rules: newRules(c), form: c.form, strict: c.onFailure == failureStops, wide: c.via == viaServer, limit: &inFlight}
 }
 
 // Name implements plugin.Handler.
@@ -63,7 +64,11 @@ func (s *SearchExpand) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 }
 
 func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg) walker {
-	return walker{next: s.Next, limit: s.limit, client: newClient(w), request: r, strict: s.strict}
+	next := s.Next
+	if s.wide {
+		next = wholeServer{}
+	}
+	return walker{next: next, limit: s.limit, client: newClient(w), request: r, strict: s.strict}
 }
 
 // answer counts the conclusion and writes the reply that it calls for, if any.

@@ -47,11 +47,9 @@ func (f form) reply(req *dns.Msg, c conclusion) *dns.Msg {
 		lowerTTLs(m.Extra, f.maxTTL)
 	case resultNoData, resultNXDomain, resultBlocked:
 		m.Ns = []dns.RR{denial(min(c.ttl, f.negTTL))}
-	case resultServFail, resultOverload:
-		if opt != nil { // EDE is for who sent OPT (RFC 8914, section 2)
-			m.SetEdns0(opt.UDPSize(), opt.Do())
-			m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_EDE{InfoCode: c.ede, ExtraText: "searchexpand: " + c.reason}}
-		}
+	}
+	if m.Rcode != dns.RcodeSuccess {
+		explain(m, opt, c)
 	}
 	return m
 }

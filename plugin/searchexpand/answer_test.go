@@ -287,23 +287,6 @@ func TestTheNegativeAnswer(t *testing.T) {
 	}
 }
 
-func TestTheReasonOfAFailureIsForWhoSentOPT(t *testing.T) {
-	c := conclusion{result: resultServFail, rcode: dns.RcodeServerFailure, ede: 22, reason: "s.test.: no answer in time"}
-	req := query("db01.", dns.TypeA)
-	if m := asDefault.reply(req, c); m.Rcode != dns.RcodeServerFailure || m.IsEdns0() != nil {
-		t.Errorf("without OPT: %v, want SERVFAIL without OPT", m)
-	}
-	req.SetEdns0(1400, true)
-	opt := asDefault.reply(req, c).IsEdns0()
-	if opt == nil || len(opt.Option) != 1 || opt.UDPSize() != 1400 || !opt.Do() {
-		t.Fatalf("with OPT: %v, want size, DO and one option", opt)
-	}
-	ede, ok := opt.Option[0].(*dns.EDNS0_EDE)
-	if !ok || ede.InfoCode != 22 || ede.ExtraText != "searchexpand: s.test.: no answer in time" {
-		t.Errorf("option = %v, want EDE 22 with the suffix", opt.Option[0])
-	}
-}
-
 func TestTheMessageBelowIsNotTouched(t *testing.T) {
 	below := msg(t, 0, "www.b.test. 60 IN CNAME x.test.", "x.test. 9 IN A 192.0.2.1")
 	before := below.String()

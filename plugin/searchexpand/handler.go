@@ -38,7 +38,14 @@ var _ plugin.Handler = (*SearchExpand)(nil)
 
 // newSearchExpand makes the plugin from its configuration.
 func newSearchExpand(c config) *SearchExpand {
-	return &SearchExpand{list: c.domains, rules: newRules(c), form: c.form, strict: c.onFailure == failureStops, wide: c.via == viaServer, limit: &inFlight}
+	return &SearchExpand{
+		list:   c.domains,
+		rules:  newRules(c),
+		form:   c.form,
+		strict: c.onFailure == failureStops,
+		wide:   c.via == viaServer,
+		limit:  &inFlight,
+	}
 }
 
 // Name implements plugin.Handler.

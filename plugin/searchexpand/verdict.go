@@ -7,7 +7,6 @@ import (
 
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metadata"
-	"github.com/coredns/coredns/plugin/pkg/rcode"
 
 	"github.com/miekg/dns"
 )
@@ -161,18 +160,6 @@ func (f finding) withSibling(o outcome, qtype uint16) finding {
 	return f
 }
 
-// cause says in a few words why the candidate is undecided. It goes to clients,
-// so it holds no address of ours and no error text from below.
-func (f finding) cause() string {
-	switch {
-	case errors.Is(f.err, errTimeout), errors.Is(f.err, errDeadline), errors.Is(f.err, errOverload):
-		return fmt.Sprintf("%s: %v", f.suffix, f.err)
-	case f.msg != nil && f.msg.Rcode == dns.RcodeSuccess:
-		return f.suffix + ": the answer is of no use"
-	}
-	return fmt.Sprintf("%s: %s", f.suffix, rcode.ToString(failureRcode(f.outcome)))
-}
-
 // ending returns the finding, which ends a strict walk if it is undecided.
 func (f finding) ending(strict bool) finding {
 	if strict && f.verdict == failed {
@@ -225,7 +212,7 @@ type conclusion struct {
 	rcode  int     // of the reply
 	last   finding // the one that ended the walk; zero if none did
 	ttl    uint32  // seconds for which what we add ourselves, alias or SOA, may be kept at most
-	ede    uint16  // extended error of a SERVFAIL (RFC 8914, section 4)
+	ede    uint16  // extended error of a reply that is one (RFC 8914, section 4)
 	reason string  // text for it
 }
 
@@ -254,6 +241,9 @@ func conclude(findings []finding) conclusion {
 		default:
 			return c.ended(f)
 		}
+	}
+	if failures > 1 {
+		c.reason += fmt.Sprintf(", and %d more", failures-1)
 	}
 	switch {
 	case failures > 0 && refusals == len(findings):
@@ -291,19 +281,13 @@ func (c conclusion) ended(f finding) conclusion {
 	return c
 }
 
-// extendedError returns the code that fits a failure: 22 where nobody answered,
-// else 0 and the text has to say it.
-func extendedError(f finding) uint16 {
-	if errors.Is(f.err, errTimeout) || errors.Is(f.err, errDeadline) {
-		return dns.ExtendedErrorCodeNoReachableAuthority
-	}
-	return dns.ExtendedErrorCodeOther
-}
-
 // blocked is the conclusion for a name that is never completed. No zone says for
 // how long it holds.
 func blocked() conclusion {
-	return conclusion{result: resultBlocked, rcode: dns.RcodeNameError, ttl: math.MaxUint32}
+	return conclusion{
+		result: resultBlocked, rcode: dns.RcodeNameError, ttl: math.MaxUint32,
+		ede: dns.ExtendedErrorCodeBlocked, reason: "a name that is not completed",
+	}
 }
 
 // cancelled is the conclusion for a query whose context ended with err: whatever

@@ -59,6 +59,9 @@ func (f form) reply(req *dns.Msg, c conclusion) *dns.Msg {
 func (f form) found(c conclusion, q dns.Question, do bool) []dns.RR {
 	records, _ := chain(c.last.msg.Answer, c.last.name, q.Qtype)
 	records, back := onward(records, q.Name)
+	if c.result == resultTruncated && !sendable(records) {
+		records = nil // TC says enough
+	}
 	answer := make([]dns.RR, 0, len(records)+1)
 	switch {
 	case len(records) == 0 || back || c.last.suffix == root: // the name found is the one asked
@@ -107,6 +110,13 @@ func renamed(set []dns.RR, name string, limit uint32) []dns.RR {
 		out = append(out, rr)
 	}
 	return out
+}
+
+// sendable reports whether a message can hold the records. All that came in one
+// can be sent on; what a plugin made out of an operator's data may not.
+func sendable(records []dns.RR) bool {
+	_, err := (&dns.Msg{Answer: records}).Pack()
+	return err == nil
 }
 
 // onward returns what a chain holds from the name asked on, if it leads back to
@@ -213,6 +223,9 @@ func useful(extra []dns.RR, qtype uint16, do bool) []dns.RR {
 	}
 	var keep []dns.RR
 	for _, rr := range extra {
+		if rr == nil || !sendable([]dns.RR{rr}) {
+			continue
+		}
 		switch rr.(type) {
 		case *dns.A, *dns.AAAA, *dns.SRV, *dns.SVCB, *dns.HTTPS:
 			keep = append(keep, dns.Copy(rr))

@@ -205,9 +205,12 @@ func TestTheNameAsItIsNeedsNoAlias(t *testing.T) {
 }
 
 func TestATruncatedAnswerStaysTruncated(t *testing.T) {
+	bad := msg(t, 0, host)
+	bad.Answer[0].(*dns.A).A = []byte{1}
 	for name, below := range map[string]*dns.Msg{
-		"with what fitted": msg(t, 0, host),
-		"empty":            msg(t, 0),
+		"with what no message can hold": bad,
+		"with what fitted":              msg(t, 0, host),
+		"empty":                         msg(t, 0),
 		"cut where it leads back to the name asked": msg(t, 0, "db01.b.test. 60 IN CNAME db01."),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -224,10 +227,11 @@ func TestATruncatedAnswerStaysTruncated(t *testing.T) {
 
 func TestAdditionalRecordsAreKeptWhereTheySpareAQuestion(t *testing.T) {
 	srv := "_sip._tcp.b.test. 300 IN SRV 0 5 5060 db01.b.test."
+	bad := &dns.A{Hdr: dns.RR_Header{Name: "a..b.", Rrtype: dns.TypeA, Class: dns.ClassINET}} // no message can hold it
 	extra := func(t *testing.T) []dns.RR {
 		m := msg(t, 0, host, "db01.b.test. 300 IN "+sigA, "b.test. 300 IN TXT x")
 		m.SetEdns0(4096, true)
-		return append(append([]dns.RR{nil}, m.Answer...), m.Extra...)
+		return append(append([]dns.RR{nil, bad}, m.Answer...), m.Extra...)
 	}
 	tests := map[string]struct {
 		qtype uint16

@@ -1,6 +1,7 @@
 package searchexpand
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -8,49 +9,112 @@ import (
 	"github.com/miekg/dns"
 )
 
+// What FuzzAnswer varies besides the message below.
+const (
+	withOPT     = 1 << iota // the client sent OPT
+	withDO                  // and wants signatures
+	asOwner                 // answer owner
+	cut                     // the message below is truncated
+	badAlias                // a plugin below made an alias, of any target
+	badText                 // and a text of any length
+	withSibling             // the sibling's question gets the same message
+	asItIs                  // the name goes out as it is
+)
+
+// FuzzAnswer puts any message below us, from the wire and made by a plugin. What
+// the client gets is always a message, about the question that it asked.
 func FuzzAnswer(f *testing.F) {
 	for _, m := range []*dns.Msg{
 		msg(f, 0, host),
+		msg(f, 0, host, "db01.b.test. 300 IN "+sigA),
 		msg(f, 0, "db01.b.test. 60 IN CNAME x.test.", "x.test. 9 IN A 192.0.2.1"),
 		msg(f, 0, "db01.b.test. 60 IN CNAME db01.b.test."),
+		msg(f, 0, "db01.b.test. 60 IN CNAME db01.", "db01. 60 IN A 192.0.2.1"),
 		msg(f, dns.RcodeNameError, soa20),
+		msg(f, dns.RcodeServerFailure),
 		msg(f, 0, "@b.test. 9 IN NS ns.b.test."),
 	} {
 		m.SetEdns0(4096, true)
+		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_EDE{InfoCode: 6, ExtraText: "x"}}
 		wire, err := m.Pack()
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(wire, dns.TypeA)
+		for _, vary := range []uint8{0, withOPT | withDO, withOPT | withDO | asOwner, cut | asOwner, badAlias | badText, withSibling, asItIs} {
+			f.Add(wire, dns.TypeA, vary, "x..y")
+			f.Add(wire, dns.TypeTXT, vary, strings.Repeat("x", 300))
+		}
 	}
-	f.Fuzz(func(t *testing.T, wire []byte, qtype uint16) {
+	f.Fuzz(func(t *testing.T, wire []byte, qtype uint16, vary uint8, text string) {
 		below := new(dns.Msg)
 		if below.Unpack(wire) != nil {
 			t.Skip("nothing that a plugin below could have got")
 		}
-		if _, err := below.Pack(); err != nil {
-			t.Skip("a plugin below could not have sent it either")
+		c := candidate{"Db01.b.test.", "b.test."}
+		if vary&asItIs != 0 {
+			c = candidate{"Db01.", root}
+		}
+		below.Truncated = below.Truncated || vary&cut != 0
+		if vary&badAlias != 0 {
+			below.Answer = append(below.Answer, &dns.CNAME{Hdr: dns.RR_Header{Name: c.name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET}, Target: text})
+		}
+		if vary&badText != 0 {
+			below.Answer = append(below.Answer, &dns.TXT{Hdr: dns.RR_Header{Name: c.name, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{text}})
 		}
 		before := below.String()
-		req := query("db01.", qtype)
-		req.SetEdns0(1232, true)
-		c := candidate{"db01.b.test.", "b.test."}
-		findings := []finding{newFinding(c, outcome{msg: below}, qtype)}
-		m := asDefault.reply(req, conclude(findings))
-		m.Truncate(dns.MaxMsgSize) // as CoreDNS's ScrubWriter does
-		packed, err := m.Pack()
-		if err != nil {
-			t.Fatalf("%v does not pack: %v", m, err)
+		req := query("Db01.", qtype)
+		if vary&withOPT != 0 {
+			req.SetEdns0(1232, vary&withDO != 0)
 		}
-		back := new(dns.Msg)
-		if err := back.Unpack(packed); err != nil {
-			t.Fatalf("%v does not unpack again: %v", m, err)
+		found := newFinding(c, outcome{msg: below}, qtype)
+		if vary&withSibling != 0 && found.verdict == noData {
+			found = found.withSibling(outcome{msg: below}, siblings(qtype)[0])
 		}
+		f := newConfig().form
+		if vary&asOwner != 0 {
+			f.shape = shapeOwner
+		}
+		m := f.reply(req, conclude([]finding{found}))
+		checkReply(t, req, m, below.Truncated)
 		if below.String() != before {
 			t.Errorf("the message below changed")
 		}
-		checkChain(t, back, qtype)
 	})
+}
+
+// checkReply packs m as CoreDNS does and looks at what the client gets.
+func checkReply(t *testing.T, req, m *dns.Msg, cut bool) {
+	t.Helper()
+	m.Truncate(dns.MaxMsgSize) // as CoreDNS's ScrubWriter does
+	packed, err := m.Pack()
+	if err != nil {
+		t.Fatalf("%v does not pack: %v", m, err)
+	}
+	back := new(dns.Msg)
+	if err := back.Unpack(packed); err != nil {
+		t.Fatalf("%v does not unpack again: %v", m, err)
+	}
+	asked, err := req.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const header, typeAndClass = 12, 4
+	end := header + wireOctets(req.Question[0].Name) + typeAndClass
+	if !bytes.Equal(packed[header:end], asked[header:end]) {
+		t.Errorf("question %q, want %q", packed[header:end], asked[header:end])
+	}
+	if back.Id != req.Id || !back.Response || !back.RecursionAvailable || back.Authoritative || back.AuthenticatedData || cut && back.Rcode == dns.RcodeSuccess && len(back.Ns) == 0 && !back.Truncated {
+		t.Errorf("header %+v", back.MsgHdr)
+	}
+	if req.IsEdns0() == nil && back.IsEdns0() != nil {
+		t.Error("OPT for who sent none")
+	}
+	for _, rr := range back.Ns {
+		if _, ok := rr.(*dns.SOA); !ok || rr.Header().Name != root {
+			t.Errorf("authority %v, want the SOA of the root or none", rr)
+		}
+	}
+	checkChain(t, back, req.Question[0].Qtype)
 }
 
 // checkChain reports whether the answer section is what glibc accepts: each

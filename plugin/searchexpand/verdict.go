@@ -90,8 +90,10 @@ func judge(o outcome, name string, qtype uint16) verdict {
 	}
 	records, found := chain(o.msg.Answer, name, qtype)
 	switch {
-	case found:
+	case found && sendable(records):
 		return answered
+	case found:
+		return failed // as the client would see it without us: CoreDNS answers SERVFAIL
 	case len(records) > 0:
 		return noData // an alias of a name that has no such type
 	}

@@ -44,6 +44,11 @@ func TestJudge(t *testing.T) {
 	truncatedMsg.Truncated = true
 	withNil := msg(t, dns.RcodeSuccess, host)
 	withNil.Answer = []dns.RR{nil, withNil.Answer[0], nil}
+	tooLong := msg(t, dns.RcodeSuccess, host)
+	tooLong.Answer[0].(*dns.A).A = []byte{192, 0, 2, 1, 0}
+	badTarget := msg(t, dns.RcodeSuccess, "db01.b.test. 9 IN CNAME x.test.")
+	badTarget.Answer[0].(*dns.CNAME).Target = "a..b."
+	badTarget.Answer = append(badTarget.Answer, &dns.A{Hdr: dns.RR_Header{Name: "a..b.", Rrtype: dns.TypeA, Class: dns.ClassINET}, A: []byte{192, 0, 2, 1}})
 
 	tests := map[string]struct {
 		o    outcome
@@ -54,6 +59,8 @@ func TestJudge(t *testing.T) {
 		"an alias that leads to the type":          {outcome{msg: msg(t, 0, "db01.b.test. 9 IN CNAME x.test.", "x.test. 9 IN A 192.0.2.1")}, answered},
 		"an alias that leads there, in disorder":   {outcome{msg: msg(t, 0, "x.test. 9 IN A 192.0.2.1", "db01.b.test. 9 IN CNAME x.test.")}, answered},
 		"holes in the answer section":              {outcome{msg: withNil}, answered},
+		"an address that is none":                  {outcome{msg: tooLong}, failed},
+		"an alias of what is no name":              {outcome{msg: badTarget}, failed},
 		"an answer, though an error came with it":  {outcome{msg: msg(t, 0, host), err: errors.New("late"), rcode: dns.RcodeServerFailure}, answered},
 		"an alias that leads nowhere":              {outcome{msg: msg(t, 0, "db01.b.test. 9 IN CNAME x.test.")}, noData},
 		"an alias that leads to itself":            {outcome{msg: msg(t, 0, "db01.b.test. 9 IN CNAME db01.b.test.")}, failed},

@@ -64,7 +64,11 @@ func (f form) found(c conclusion, q dns.Question, do bool) []dns.RR {
 	}
 	answer := make([]dns.RR, 0, len(records)+1)
 	switch {
-	case len(records) == 0 || back || c.last.suffix == root: // the name found is the one asked
+	case len(records) == 0:
+	case back || c.last.suffix == root: // the name found is the one asked
+		if c.reason != "" { // past a failure
+			records = shortLived(records)
+		}
 	case f.shape == shapeOwner:
 		var set []dns.RR
 		set, records = firstSet(records)
@@ -82,6 +86,17 @@ func (f form) found(c conclusion, q dns.Question, do bool) []dns.RR {
 		}
 	}
 	return answer
+}
+
+// shortLived returns copies of records that were found past a suffix that failed
+// and have no alias of ours in front that says for how long.
+func shortLived(records []dns.RR) []dns.RR {
+	out := make([]dns.RR, 0, len(records))
+	for _, rr := range records {
+		out = append(out, dns.Copy(rr))
+	}
+	lowerTTLs(out, degradedTTL)
+	return out
 }
 
 // firstSet returns the records that a chain begins with, without their

@@ -204,6 +204,30 @@ func TestTheNameAsItIsNeedsNoAlias(t *testing.T) {
 	}
 }
 
+func TestTheNameAsItIsPastAFailureIsNotKeptForLong(t *testing.T) {
+	asked := newFinding(candidate{"db01.lab.", root}, outcome{msg: msg(t, 0, "db01.lab. 300 IN CNAME x.test.", "x.test. 3 IN A 192.0.2.1")}, dns.TypeA)
+	back := newFinding(candidate{"db01.lab.b.test.", "b.test."}, outcome{msg: msg(t, 0, "db01.lab.b.test. 300 IN CNAME db01.lab.", "db01.lab. 300 IN A 192.0.2.1")}, dns.TypeA)
+	failure := newFinding(candidate{"db01.lab.a.test.", "a.test."}, outcome{msg: msg(t, dns.RcodeServerFailure)}, dns.TypeA)
+	denial := newFinding(candidate{"db01.lab.a.test.", "a.test."}, outcome{msg: msg(t, dns.RcodeNameError, soaMin7)}, dns.TypeA)
+	tests := map[string]struct {
+		findings []finding
+		want     []string
+	}{
+		"past a failure":                 {[]finding{failure, asked}, []string{"db01.lab. 5 IN CNAME x.test.", "x.test. 3 IN A 192.0.2.1"}},
+		"an alias to it, past a failure": {[]finding{failure, back}, []string{"db01.lab. 5 IN A 192.0.2.1"}},
+		"past a denial":                  {[]finding{denial, asked}, []string{"db01.lab. 300 IN CNAME x.test.", "x.test. 3 IN A 192.0.2.1"}},
+		"past nothing":                   {[]finding{asked}, []string{"db01.lab. 300 IN CNAME x.test.", "x.test. 3 IN A 192.0.2.1"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := records(asDefault.reply(query("db01.lab.", dns.TypeA), conclude(tc.findings)).Answer)
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("answer = %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestATruncatedAnswerStaysTruncated(t *testing.T) {
 	bad := msg(t, 0, host)
 	bad.Answer[0].(*dns.A).A = []byte{1}

@@ -86,16 +86,34 @@ func (r rules) decide(m *dns.Msg) decision {
 	return expand
 }
 
-// labels appends to starts where the labels of name begin. It gives up and
-// returns false at more than limit, which is where name has limit dots.
+// labels appends to starts where the labels of name, fully qualified, begin. It
+// gives up and returns false at more than limit, which is where name has limit
+// dots. A name full of escapes has a thousand characters, so it leaps from dot to
+// dot, which dns.NextLabel does not.
 func labels(name string, starts []int, limit int) ([]int, bool) {
-	for off, end := 0, false; !end; off, end = dns.NextLabel(name, off) {
+	for start := 0; ; {
 		if len(starts) == limit {
 			return nil, false
 		}
-		starts = append(starts, off)
+		starts = append(starts, start)
+		start += strings.IndexByte(name[start:], '.') + 1
+		for isEscaped(name, start-1) {
+			start += strings.IndexByte(name[start:], '.') + 1
+		}
+		if start == len(name) {
+			return starts, true
+		}
 	}
-	return starts, true
+}
+
+// isEscaped reports whether the character at i stands for itself: an odd number of
+// backslashes is in front of it. The dot that ends a name is none such.
+func isEscaped(name string, i int) bool {
+	escaped := false
+	for i--; i >= 0 && name[i] == '\\'; i-- {
+		escaped = !escaped
+	}
+	return escaped
 }
 
 // isAbsolute reports whether name is under one of the absolute zones or ends in

@@ -2,6 +2,7 @@ package searchexpand
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +89,23 @@ func TestDecideByName(t *testing.T) {
 				t.Errorf("decide(%q) with ndots %d = %d, want %d", tc.name, tc.ndots, got, tc.want)
 			}
 		})
+	}
+}
+
+func TestLabelsBeginWhereDNSSaysThatTheyDo(t *testing.T) {
+	names := []string{
+		"a.", "a.b.", `a\.b.`, `a\\.b.`, `a\\\.b.c.`, `\...`, `\.\.\..x.`, `a\046b.c.`, `\\.`, `\092.x.`, strings.Repeat(`\200`, 63) + ".x.",
+		strings.Repeat(`\.`, 63) + ".x.", strings.Repeat("a.", 127),
+	}
+	for _, name := range names {
+		want := dns.Split(name)
+		got, ok := labels(name, nil, len(want))
+		if !ok || !slices.Equal(got, want) {
+			t.Errorf("labels(%q) = %v, %v, want %v", name, got, ok, want)
+		}
+		if _, ok := labels(name, nil, len(want)-1); ok {
+			t.Errorf("labels(%q) has no more than %d", name, len(want)-1)
+		}
 	}
 }
 

@@ -26,6 +26,14 @@ const (
 
 	// topMaxTTL bounds maxttl: more is no bound for any record but a few.
 	topMaxTTL = 24 * time.Hour
+	// defaultTimeout ends a walk before musl asks again, after 2.5 s; glibc and Go do
+	// so after 5 s. A client that has asked again does not read the first answer.
+	defaultTimeout = 2 * time.Second
+	minTimeout     = 100 * time.Millisecond // a candidate has half of it, a round trip across a continent
+	maxTimeout     = 10 * time.Second       // no client waits longer
+
+	// maxParallel bounds what one query can send at once.
+	maxParallel = 64
 
 	// maxLabelOctets is RFC 1035's, section 2.3.4.
 	maxLabelOctets = 63
@@ -35,6 +43,7 @@ const (
 type config struct {
 	domains   []string // search list in order, lower case, fully qualified, each once; "." is the name as it is
 	ndots     int      // names with as many dots or more are left alone; 1 to 15, default 1
+	pace      pace     // how fast the list is tried; parallel 1 to 64, default 1; timeout 100 ms to 10 s, default 2 s
 	except    []string // zones whose names are complete, lower case, fully qualified; default none
 	form      form
 	onFailure string   // failureContinues, which is the default, or failureStops
@@ -62,7 +71,11 @@ type blocking struct {
 
 // newConfig returns what a directive without a block says.
 func newConfig() config {
-	return config{ndots: defaultNdots, onFailure: failureContinues, via: viaChain, form: form{negTTL: maxNegativeTTL, maxTTL: noMaxTTL, shape: shapeAlias}}
+	return config{
+		ndots: defaultNdots, onFailure: failureContinues, via: viaChain,
+		form: form{negTTL: maxNegativeTTL, maxTTL: noMaxTTL, shape: shapeAlias},
+		pace: pace{parallel: 1, timeout: defaultTimeout},
+	}
 }
 
 // properties returns what may stand in the block.
@@ -75,6 +88,8 @@ func (c *config) properties() corefile.Table {
 		"ndots":      corefile.Int(&c.ndots, 1, maxNdots),
 		"negttl":     seconds(&c.form.negTTL, 0, topNegTTL),
 		"on_failure": corefile.Enum(&c.onFailure, failureContinues, failureStops),
+		"parallel":   corefile.Int(&c.pace.parallel, 1, maxParallel),
+		"timeout":    corefile.Duration(&c.pace.timeout, minTimeout, maxTimeout),
 		"via":        corefile.Enum(&c.via, viaChain, viaServer),
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/caddy/caddyfile"
@@ -20,18 +21,20 @@ func TestParseTakes(t *testing.T) {
 		want  []string
 		ndots int
 	}{
-		"one domain":                      {"searchexpand corp.example.org", []string{"corp.example.org."}, 1},
-		"several, in order":               {"searchexpand b.example a.example", []string{"b.example.", "a.example."}, 1},
-		"capitals and a closing dot":      {"searchexpand Corp.Example.", []string{"corp.example."}, 1},
-		"the same domain three times":     {"searchexpand a.example b.example A.Example a.example.", []string{"a.example.", "b.example."}, 1},
-		"the root among domains, once":    {"searchexpand a.example . b.example .", []string{"a.example.", ".", "b.example."}, 1},
-		"a single label":                  {"searchexpand lan", []string{"lan."}, 1},
-		"underscores, hyphens and digits": {"searchexpand _x.a-1.2b", []string{"_x.a-1.2b."}, 1},
-		"a domain of 255 octets":          {"searchexpand " + longest, []string{longest}, 1},
-		"an empty block":                  {"searchexpand a.example {\n}", []string{"a.example."}, 1},
-		"ndots at its lower bound":        {"searchexpand a.example {\n ndots 1\n}", []string{"a.example."}, 1},
-		"ndots at its upper bound":        {"searchexpand a.example {\n ndots 15\n}", []string{"a.example."}, 15},
-		"a hundred domains":               {"searchexpand " + strings.Join(longList(100), " "), longList(100), 1},
+		"one domain":                                  {"searchexpand corp.example.org", []string{"corp.example.org."}, 1},
+		"several, in order":                           {"searchexpand b.example a.example", []string{"b.example.", "a.example."}, 1},
+		"capitals and a closing dot":                  {"searchexpand Corp.Example.", []string{"corp.example."}, 1},
+		"the same domain three times":                 {"searchexpand a.example b.example A.Example a.example.", []string{"a.example.", "b.example."}, 1},
+		"the root among domains, once":                {"searchexpand a.example . b.example .", []string{"a.example.", ".", "b.example."}, 1},
+		"a single label":                              {"searchexpand lan", []string{"lan."}, 1},
+		"underscores, hyphens and digits":             {"searchexpand _x.a-1.2b", []string{"_x.a-1.2b."}, 1},
+		"a domain of 255 octets":                      {"searchexpand " + longest, []string{longest}, 1},
+		"an empty block":                              {"searchexpand a.example {\n}", []string{"a.example."}, 1},
+		"ndots at its lower bound":                    {"searchexpand a.example {\n ndots 1\n}", []string{"a.example."}, 1},
+		"ndots at its upper bound":                    {"searchexpand a.example {\n ndots 15\n}", []string{"a.example."}, 15},
+		"parallel and timeout, at their lower bounds": {"searchexpand a.example {\n parallel 1\n timeout 100ms\n}", []string{"a.example."}, 1},
+		"parallel and timeout, at their upper bounds": {"searchexpand a.example {\n parallel 64\n timeout 10s\n}", []string{"a.example."}, 1},
+		"a hundred domains":                           {"searchexpand " + strings.Join(longList(100), " "), longList(100), 1},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -130,6 +133,11 @@ func TestParseRefuses(t *testing.T) {
 		"on_failure without a word":   {"searchexpand a.example {\n on_failure\n}", []string{"on_failure", "one argument"}},
 		"via of another word":         {"searchexpand a.example {\n via servers\n}", []string{"via", `"servers"`, "chain, server"}},
 		"via of two words":            {"searchexpand a.example {\n via chain server\n}", []string{"via", "one argument"}},
+		"parallel below its bound":    {"searchexpand a.example {\n parallel 0\n}", []string{"parallel", "0 is less than 1"}},
+		"parallel above its bound":    {"searchexpand a.example {\n parallel 65\n}", []string{"parallel", "65 is more than 64"}},
+		"timeout below its bound":     {"searchexpand a.example {\n timeout 99ms\n}", []string{"timeout", "99ms is less than 100ms"}},
+		"timeout above its bound":     {"searchexpand a.example {\n timeout 10001ms\n}", []string{"timeout", "10001ms is more than 10s"}},
+		"timeout without a unit":      {"searchexpand a.example {\n timeout 2\n}", []string{"timeout", `"2"`}},
 		"a property that is not ours": {"searchexpand a.example {\n nodts 1\n}", []string{"nodts", "ndots"}},
 	}
 	for name, tc := range tests {
@@ -142,6 +150,27 @@ func TestParseRefuses(t *testing.T) {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("parse(%q): %q does not name %q", tc.text, err, want)
 				}
+			}
+		})
+	}
+}
+
+func TestPaceAndItsDefaults(t *testing.T) {
+	tests := map[string]struct {
+		text string
+		want pace
+	}{
+		"nothing said": {"searchexpand a.example", pace{1, 2 * time.Second}},
+		"all said":     {"searchexpand a.example {\n parallel 16\n timeout 1500ms\n}", pace{16, 1500 * time.Millisecond}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, err := parse(dispenser(tc.text))
+			if err != nil || c.pace != tc.want {
+				t.Errorf("parse(%q) = %v, %v, want %v", tc.text, c.pace, err, tc.want)
+			}
+			if s := newSearchExpand(c); s.pace != tc.want {
+				t.Errorf("the plugin's pace = %v, want %v", s.pace, tc.want)
 			}
 		})
 	}

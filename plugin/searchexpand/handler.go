@@ -32,6 +32,7 @@ type SearchExpand struct {
 	hosts  hostTable // of the hosts plugin of the same server block; nil if there is none
 	wide   bool      // candidates go through all server blocks, not through Next
 	limit  *limit
+	pace   pace
 }
 
 var _ plugin.Handler = (*SearchExpand)(nil)
@@ -45,6 +46,7 @@ func newSearchExpand(c config) *SearchExpand {
 		strict: c.onFailure == failureStops,
 		wide:   c.via == viaServer,
 		limit:  &inFlight,
+		pace:   c.pace,
 	}
 }
 
@@ -75,7 +77,7 @@ func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg) walker {
 	if s.wide {
 		next = wholeServer{}
 	}
-	return walker{next: next, limit: s.limit, client: newClient(w), request: r, strict: s.strict}
+	return walker{next: next, limit: s.limit, pace: s.pace, client: newClient(w), request: r, strict: s.strict}
 }
 
 // answer counts the conclusion and writes the reply that it calls for, if any.

@@ -126,34 +126,38 @@ func TestWhatMustNotLeave(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			z := newZones(t)
-			m := serve(t, newTestPlugin(z, tc.ndots, "a.test.", "b.test."), query(tc.ask, tc.qtype))
-			if got := z.questions(); !slices.Equal(got, tc.want) {
-				t.Errorf("asked %q, want %q", got, tc.want)
-			}
-			if tc.want == nil && m.Rcode != dns.RcodeNameError {
-				t.Errorf("rcode = %d, want NXDOMAIN", m.Rcode)
-			}
+			synctest.Test(t, func(t *testing.T) { // where no candidate is late because the machine is busy
+				z := newZones(t)
+				m := serve(t, newTestPlugin(z, tc.ndots, "a.test.", "b.test."), query(tc.ask, tc.qtype))
+				if got := z.questions(); !slices.Equal(got, tc.want) {
+					t.Errorf("asked %q, want %q", got, tc.want)
+				}
+				if tc.want == nil && m.Rcode != dns.RcodeNameError {
+					t.Errorf("rcode = %d, want NXDOMAIN", m.Rcode)
+				}
+			})
 		})
 	}
 }
 
 func TestAListOfAHundred(t *testing.T) {
-	z := newZones(t)
-	z.add(t, "d99.example.", 60, "db01 A 192.0.2.7")
-	m := serve(t, newTestPlugin(z, 1, longList(100)...), query("db01.", dns.TypeA))
-	if want := []string{"db01. CNAME db01.d99.example.", "db01.d99.example. A 192.0.2.7"}; !slices.Equal(short(m.Answer), want) {
-		t.Errorf("answer = %q, want %q", short(m.Answer), want)
-	}
-	asked := z.questions()
-	for i, q := range asked {
-		if want := fmt.Sprintf("db01.d%d.example. A", i); q != want {
-			t.Errorf("question %d = %q, want %q", i, q, want)
+	synctest.Test(t, func(t *testing.T) {
+		z := newZones(t)
+		z.add(t, "d99.example.", 60, "db01 A 192.0.2.7")
+		m := serve(t, newTestPlugin(z, 1, longList(100)...), query("db01.", dns.TypeA))
+		if want := []string{"db01. CNAME db01.d99.example.", "db01.d99.example. A 192.0.2.7"}; !slices.Equal(short(m.Answer), want) {
+			t.Errorf("answer = %q, want %q", short(m.Answer), want)
 		}
-	}
-	if len(asked) != 100 {
-		t.Errorf("%d questions, want 100", len(asked))
-	}
+		asked := z.questions()
+		for i, q := range asked {
+			if want := fmt.Sprintf("db01.d%d.example. A", i); q != want {
+				t.Errorf("question %d = %q, want %q", i, q, want)
+			}
+		}
+		if len(asked) != 100 {
+			t.Errorf("%d questions, want 100", len(asked))
+		}
+	})
 }
 
 func TestAnAnswerTooBigForTheClientIsTruncated(t *testing.T) {
@@ -181,12 +185,13 @@ func TestASilentSuffix(t *testing.T) {
 		elapsed time.Duration
 		ede     uint16
 	}{
-		"the name is behind it": {"bonly.", dns.RcodeSuccess, time.Second, 0},
+		"the name is behind it": {"bonly.", dns.RcodeSuccess, 250 * time.Millisecond, 0},
 		"the name is nowhere":   {"nope.", dns.RcodeServerFailure, time.Second, dns.ExtendedErrorCodeNoReachableAuthority},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				defer untilAllHaveEnded()
 				r := query(tc.ask, dns.TypeA)
 				r.SetEdns0(1232, false)
 				start := time.Now()

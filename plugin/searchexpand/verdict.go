@@ -67,6 +67,9 @@ func (v verdict) final() bool {
 	return false
 }
 
+// found reports whether the name is that of the candidate.
+func (v verdict) found() bool { return v == answered || v == truncated || v == owned }
+
 // judge returns what an outcome says about name and qtype, without regard to
 // the name's other types.
 func judge(o outcome, name string, qtype uint16) verdict {
@@ -142,6 +145,11 @@ func newFinding(c candidate, o outcome, qtype uint16) finding {
 		f.ttl = negativeTTL(o.msg)
 	}
 	return f
+}
+
+// failure is the finding for a candidate that nobody has heard of, and why.
+func failure(c candidate, err error) finding {
+	return finding{candidate: c, outcome: outcome{err: err, rcode: dns.RcodeServerFailure}, verdict: failed}
 }
 
 // withSibling returns the finding for a candidate without data, now that one of

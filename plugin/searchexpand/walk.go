@@ -2,6 +2,7 @@ package searchexpand
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync/atomic"
@@ -15,15 +16,6 @@ import (
 )
 
 const (
-	// candidateTimeout is the time for one candidate with the questions about its
-	// siblings: longer than a healthy resolver needs for a name it has to look up.
-	candidateTimeout = time.Second
-
-	// walkTimeout is the time for all candidates. musl asks again after 2.5 s,
-	// glibc and Go after 5 s; a client that has asked again does not read this
-	// answer.
-	walkTimeout = 2 * time.Second
-
 	// maxInFlight bounds the questions of this process that are below us, those
 	// included that nobody waits for any more, since a plugin that ignores its
 	// context cannot be ended. In front of cache and forward each takes 22 kB, so that
@@ -54,39 +46,98 @@ func (l *limit) acquire() bool {
 
 func (l *limit) release() { l.n.Add(-1) }
 
+// errOutrun ends a candidate that the walk no longer needs.
+var errOutrun = errors.New("an earlier candidate has the name")
+
 // walker asks the rest of the chain for the candidates of one query.
 type walker struct {
 	next    plugin.Handler
 	limit   *limit
+	pace    pace
 	client  client
 	request *dns.Msg // as the client sent it; never changed, never handed on
 	strict  bool     // a suffix that fails ends the walk
 }
 
-// walk asks for each candidate in turn until one ends the walk, and returns what
-// it found, in that order. It starts at now and takes walkTimeout at most; what
-// it does not get to is undecided. It ends early when ctx does. See DESIGN.md,
-// D5 and D9.
+// report is what was found about the candidate at a place in the list.
+type report struct {
+	index int
+	finding
+}
+
+// walk asks for the candidates in their order, as the course says, until one ends
+// the walk, and returns what it found, in that order. It starts at now and takes no
+// longer than its pace allows; it ends early when ctx does. See DESIGN.md, D5, D9
+// and D12.
 func (w walker) walk(ctx context.Context, now time.Time, tries []candidate) []finding {
-	end := now.Add(walkTimeout)
-	var findings []finding
-	for _, c := range tries {
-		if ctx.Err() != nil {
+	c := newCourse(w.pace, now, tries)
+	cancels := make([]context.CancelCauseFunc, len(tries))
+	reports, over := make(chan report), make(chan struct{})
+	defer close(over)
+	defer func() { w.leave(ctx, c, cancels) }()
+
+	timer := time.NewTimer(w.pace.timeout)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		for c.ready(now) {
+			i := c.ask(now, w.patience())
+			// Not the query's: a candidate outlives a walk that goes past it.
+			own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+			cancels[i] = cancel
+			go w.visit(own, c.legs[i], i, reports, over)
+		}
+		if c.over(now) {
 			break
 		}
-		if !now.Before(end) {
-			o := outcome{err: errDeadline, rcode: dns.RcodeServerFailure}
-			findings = append(findings, finding{candidate: c, outcome: o, verdict: failed})
-			break
-		}
-		f := w.try(ctx, c, earlier(now.Add(candidateTimeout), end)).ending(w.strict)
-		findings = append(findings, f)
-		if f.verdict.final() {
-			break
+		timer.Reset(c.due(now).Sub(now))
+		select {
+		case r := <-reports:
+			if r.crash != nil {
+				panic(r.crash) // CoreDNS recovers it, counts it and answers SERVFAIL, as without us
+			}
+			c.decide(r.index, r.ending(w.strict))
+		case <-timer.C:
+		case <-ctx.Done():
 		}
 		now = time.Now()
 	}
-	return findings
+	return c.findings()
+}
+
+// leave ends what a walk that is over has asked for in vain. The candidates in
+// front of the one that ended it are left to their own deadline: whether they
+// answer at all tells of their suffix.
+func (w walker) leave(ctx context.Context, c *course, cancels []context.CancelCauseFunc) {
+	cause := context.Cause(ctx)
+	for i := range c.next {
+		if c.legs[i].decided || cancels[i] == nil {
+			continue // what cache refreshes in the background under a context goes on
+		}
+		if cause != nil {
+			cancels[i](cause)
+		} else if i >= c.limit {
+			cancels[i](errOutrun)
+		}
+	}
+}
+
+// visit finds out about one candidate, and hands in what it found unless the walk
+// is over.
+func (w walker) visit(ctx context.Context, l leg, index int, reports chan<- report, over <-chan struct{}) {
+	f := w.try(ctx, l.candidate, l.since.Add(w.pace.candidateTimeout()))
+	select {
+	case reports <- report{index, f}:
+	case <-over:
+		if f.crash != nil {
+			late(f.crash)
+		}
+	}
+}
+
+// late tells of a panic that comes when nobody waits any more.
+func late(c *crash) {
+	vars.Panic.Inc()
+	log.Errorf("A candidate that nobody waits for any more: %v", c)
 }
 
 // try asks for one candidate, and, if it has no data of the type asked, for its
@@ -99,7 +150,7 @@ func (w walker) try(ctx context.Context, c candidate, deadline time.Time) findin
 	}
 	for _, sibling := range siblings(qtype) {
 		f = f.withSibling(w.ask(ctx, c.name, sibling, deadline), sibling)
-		if f.verdict.final() {
+		if f.verdict.final() || f.crash != nil {
 			break
 		}
 	}
@@ -109,8 +160,12 @@ func (w walker) try(ctx context.Context, c candidate, deadline time.Time) findin
 // ask puts one question to the rest of the chain and waits for the outcome until
 // the deadline. Plugins may ignore their context, so the chain runs in a
 // goroutine: one that takes longer is left to itself, with everything it touches
-// its own. If a plugin below panics in time, so does ask.
+// its own.
 func (w walker) ask(ctx context.Context, name string, qtype uint16, deadline time.Time) outcome {
+	left := time.Until(deadline)
+	if left <= 0 {
+		return outcome{err: errTimeout, rcode: dns.RcodeServerFailure}
+	}
 	if !w.limit.acquire() {
 		return outcome{err: errOverload, rcode: dns.RcodeServerFailure}
 	}
@@ -120,7 +175,7 @@ func (w walker) ask(ctx context.Context, name string, qtype uint16, deadline tim
 	// The context ends only if the question is abandoned. After an answer in time
 	// it stays valid, because cache refreshes in the background under it.
 	ctx, cancel := context.WithCancelCause(fork(ctx))
-	timer := time.AfterFunc(time.Until(deadline), func() { cancel(errTimeout) })
+	timer := time.AfterFunc(left, func() { cancel(errTimeout) })
 	defer timer.Stop()
 
 	q := newInquiry(w.client)
@@ -130,15 +185,11 @@ func (w walker) ask(ctx context.Context, name string, qtype uint16, deadline tim
 	case <-ctx.Done():
 		q.abandon(context.Cause(ctx))
 	}
-	o := q.outcome()
-	if o.crash != nil {
-		panic(o.crash) // CoreDNS recovers it, counts it and answers SERVFAIL, as without us
-	}
-	return o
+	return q.outcome()
 }
 
 // run hands r to the rest of the chain. A panic must not leave this goroutine,
-// or it ends the process.
+// or it ends the process: it comes up in the query's.
 func (w walker) run(ctx context.Context, q *inquiry, r *dns.Msg) {
 	o := outcome{rcode: dns.RcodeServerFailure} // stands if the goroutine is made to exit
 	defer func() {
@@ -151,8 +202,7 @@ func (w walker) run(ctx context.Context, q *inquiry, r *dns.Msg) {
 		o.values = metadata.ValueFuncs(ctx)
 		w.limit.release()
 		if !q.finish(o) && o.crash != nil {
-			vars.Panic.Inc()
-			log.Errorf("A candidate that nobody waits for any more: %v", o.crash)
+			late(o.crash)
 		}
 	}()
 	o.rcode, o.err = plugin.NextOrFailure(pluginName, w.next, ctx, q, r)
@@ -179,9 +229,11 @@ func fork(ctx context.Context) context.Context {
 	return own
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
+// patience is how long a candidate may be silent while a later one has the name. If
+// failures end the walk, silence must not pass for one before its time.
+func (w walker) patience() time.Duration {
+	if w.strict {
+		return w.pace.candidateTimeout()
 	}
-	return b
+	return patience
 }

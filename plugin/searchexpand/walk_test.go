@@ -24,12 +24,14 @@ type handler = plugin.HandlerFunc
 
 // newWalker returns a walker for a query of type A.
 func newWalker(next plugin.Handler) walker {
-	return walker{next: next, limit: &limit{max: 16}, client: newClient(&test.ResponseWriter{}), request: query("db01.", dns.TypeA)}
+	return walker{next: next, limit: &limit{max: 64}, pace: newConfig().pace, client: newClient(&test.ResponseWriter{}), request: query("db01.", dns.TypeA)}
 }
 
 // bySuffix is a chain that answers after a delay, which it takes whatever its
 // context says. A name under no suffix does not exist.
-type bySuffix map[string]struct {
+type bySuffix map[string]takesAndSays
+
+type takesAndSays struct {
 	delay time.Duration
 	m     *dns.Msg
 }
@@ -62,36 +64,152 @@ func verdicts(findings []finding) []verdict {
 	return out
 }
 
-func TestTheWalkTakesNoLongerThanItMay(t *testing.T) {
+func TestAWalkTakesWhatItsSlowestNeededCandidateTakes(t *testing.T) {
 	const ms = time.Millisecond
-	found := msg(t, 0, "db01.c.test. 300 IN A 192.0.2.1")
 	tests := map[string]struct {
-		a, b    time.Duration // until a.test and b.test say that there is no such name
-		c       time.Duration // until c.test has it
+		takes   []time.Duration // of each suffix in turn; the last one has the name, others deny it
 		want    []verdict
 		elapsed time.Duration
 	}{
-		"all at once":                       {0, 0, 0, []verdict{nxDomain, nxDomain, answered}, 0},
-		"each takes its time":               {300 * ms, 200 * ms, 100 * ms, []verdict{nxDomain, nxDomain, answered}, 600 * ms},
-		"one just in time":                  {999 * ms, 0, 0, []verdict{nxDomain, nxDomain, answered}, 999 * ms},
-		"one just too late":                 {1001 * ms, 0, 0, []verdict{failed, nxDomain, answered}, 1000 * ms},
-		"the last one in what is left":      {1001 * ms, 500 * ms, 499 * ms, []verdict{failed, nxDomain, answered}, 1999 * ms},
-		"the last one past what is left":    {1001 * ms, 500 * ms, 501 * ms, []verdict{failed, nxDomain, failed}, 2000 * ms},
-		"no time for the last one":          {1001 * ms, 1001 * ms, 0, []verdict{failed, failed, failed}, 2000 * ms},
-		"one that does not end for an hour": {time.Hour, 0, 0, []verdict{failed, nxDomain, answered}, 1000 * ms},
+		"all at once": {[]time.Duration{0, 0, 0}, []verdict{nxDomain, nxDomain, answered}, 0},
+		"one after the other within the hedge delay":     {[]time.Duration{49 * ms, 49 * ms, 49 * ms}, []verdict{nxDomain, nxDomain, answered}, 147 * ms},
+		"beside each other past it":                      {[]time.Duration{200 * ms, 100 * ms, 60 * ms}, []verdict{nxDomain, nxDomain, answered}, 200 * ms},
+		"silent for almost as long as it may":            {[]time.Duration{249 * ms, 0, 0}, []verdict{nxDomain, nxDomain, answered}, 249 * ms},
+		"silent for longer":                              {[]time.Duration{251 * ms, 0, 0}, []verdict{failed, nxDomain, answered}, 250 * ms},
+		"silent for an hour, at first":                   {[]time.Duration{time.Hour, 0, 0}, []verdict{failed, nxDomain, answered}, 250 * ms},
+		"silent for an hour, in the middle":              {[]time.Duration{2 * ms, time.Hour, 2 * ms}, []verdict{nxDomain, failed, answered}, 252 * ms},
+		"two of them":                                    {[]time.Duration{time.Hour, time.Hour, 0}, []verdict{failed, failed, answered}, 300 * ms},
+		"five of them":                                   {[]time.Duration{time.Hour, time.Hour, time.Hour, time.Hour, time.Hour, 0}, []verdict{failed, failed, failed, failed, failed, answered}, 450 * ms},
+		"past a silent one all others at their own pace": {[]time.Duration{time.Hour, ms, ms, ms, ms, ms}, []verdict{failed, nxDomain, nxDomain, nxDomain, nxDomain, answered}, 250 * ms},
+		"the one with the name is slower than that":      {[]time.Duration{0, time.Hour, 400 * ms}, []verdict{nxDomain, failed, answered}, 450 * ms},
+		"the one with the name is just in time":          {[]time.Duration{0, time.Hour, 999 * ms}, []verdict{nxDomain, failed, answered}, 1049 * ms},
+		"the one with the name is just too late":         {[]time.Duration{0, time.Hour, 1001 * ms}, []verdict{nxDomain, failed, failed}, 1050 * ms},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWalker(bySuffix{"a.test.": {delay: tc.a}, "b.test.": {delay: tc.b}, "c.test.": {delay: tc.c, m: found}})
+				list, chain := longList(len(tc.takes)), bySuffix{}
+				for i, takes := range tc.takes {
+					chain[list[i]] = takesAndSays{takes, nil}
+				}
+				last := list[len(list)-1]
+				chain[last] = takesAndSays{tc.takes[len(list)-1], msg(t, 0, "db01."+last+" 300 IN A 192.0.2.1")}
 				defer untilAllHaveEnded()
 				start := time.Now()
-				got := w.walk(t.Context(), start, candidates("db01.", []string{"a.test.", "b.test.", "c.test."}))
+				got := newWalker(chain).walk(t.Context(), start, candidates("db01.", list))
 				if elapsed := time.Since(start); elapsed != tc.elapsed {
 					t.Errorf("the walk took %v, want %v", elapsed, tc.elapsed)
 				}
 				if !slices.Equal(verdicts(got), tc.want) {
 					t.Errorf("verdicts = %v, want %v", verdicts(got), tc.want)
+				}
+			})
+		})
+	}
+}
+
+func TestALaterAnswerNeverWinsOverAnEarlierOneThatComes(t *testing.T) {
+	for _, takes := range []time.Duration{0, 51 * time.Millisecond, 249 * time.Millisecond} {
+		for _, parallel := range []int{1, 2, maxParallel} {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWalker(bySuffix{
+					"a.test.": {takes, msg(t, 0, "db01.a.test. 300 IN A 192.0.2.1")},
+					"b.test.": {0, msg(t, 0, "db01.b.test. 300 IN A 192.0.2.2")},
+				})
+				w.pace.parallel = parallel
+				defer untilAllHaveEnded()
+				got := w.walk(t.Context(), time.Now(), candidates("db01.", []string{"a.test.", "b.test."}))
+				if len(got) != 1 || got[0].suffix != "a.test." || got[0].verdict != answered {
+					t.Errorf("parallel %d: a.test. after %v lost: %v", parallel, takes, verdicts(got))
+				}
+			})
+		}
+	}
+}
+
+func TestWhoIsSilentIsUndecidedWhereNobodyHasTheName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		defer untilAllHaveEnded()
+		w := newWalker(bySuffix{"a.test.": {delay: time.Hour}})
+		start := time.Now()
+		got := w.walk(t.Context(), start, candidates("db01.", []string{"a.test.", "b.test."}))
+		if elapsed := time.Since(start); elapsed != time.Second || !slices.Equal(verdicts(got), []verdict{failed, nxDomain}) {
+			t.Errorf("walk = %v after %v, want %v after 1s", verdicts(got), elapsed, []verdict{failed, nxDomain})
+		}
+	})
+}
+
+func TestTheNameAsItIsWaitsForTheDomainsInFrontOfIt(t *testing.T) {
+	const ms = time.Millisecond
+	tests := map[string]struct {
+		takes   time.Duration // the domain, which has the name if has
+		has     bool
+		elapsed time.Duration
+		asked   int
+	}{
+		"the domain has the name, late":  {200 * ms, true, 200 * ms, 1},
+		"the domain denies it, late":     {200 * ms, false, 200 * ms, 2},
+		"the domain is silent":           {time.Hour, false, 250 * ms, 2},
+		"the domain denies it at once":   {0, false, 0, 2},
+		"the domain is silent too long":  {251 * ms, true, 250 * ms, 2},
+		"the domain is silent but comes": {249 * ms, true, 249 * ms, 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var says *dns.Msg
+				if tc.has {
+					says = msg(t, 0, "db01.lab.a.test. 300 IN A 192.0.2.1")
+				}
+				w := newWalker(bySuffix{"a.test.": {tc.takes, says}, "lab.": {0, msg(t, 0, "db01.lab. 300 IN A 192.0.2.2")}})
+				w.pace.parallel = maxParallel
+				defer untilAllHaveEnded()
+				start := time.Now()
+				got := w.walk(t.Context(), start, candidates("db01.lab.", []string{"a.test.", "."}))
+				if elapsed := time.Since(start); elapsed != tc.elapsed || len(got) != tc.asked {
+					t.Errorf("%v after %v, want %d findings after %v", verdicts(got), elapsed, tc.asked, tc.elapsed)
+				}
+			})
+		})
+	}
+}
+
+func TestAsManyAreAskedAtOnceAsParallelSays(t *testing.T) {
+	const ms = time.Millisecond
+	tests := map[string]struct {
+		parallel int
+		takes    time.Duration
+		elapsed  time.Duration // for 64 suffixes of which the last has the name
+		most     int64         // questions in flight
+	}{
+		"one":                        {1, 2 * ms, 128 * ms, 1},
+		"two":                        {2, 2 * ms, 64 * ms, 2},
+		"sixteen":                    {16, 2 * ms, 8 * ms, 16},
+		"all":                        {64, 2 * ms, 2 * ms, 64},
+		"what is slow gives up room": {16, 60 * ms, 210 * ms, 32},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				list, most := longList(64), int64(0)
+				var w walker
+				var mu sync.Mutex
+				w = newWalker(handler(func(_ context.Context, rw dns.ResponseWriter, r *dns.Msg) (int, error) {
+					mu.Lock()
+					most = max(most, w.limit.n.Load())
+					mu.Unlock()
+					time.Sleep(tc.takes) // in a bubble
+					m := new(dns.Msg).SetRcode(r, dns.RcodeNameError)
+					if r.Question[0].Name == "db01.d63.example." {
+						m = msg(t, 0, "db01.d63.example. 300 IN A 192.0.2.1")
+					}
+					return m.Rcode, rw.WriteMsg(m)
+				}))
+				w.pace.parallel = tc.parallel
+				start := time.Now()
+				got := w.walk(t.Context(), start, candidates("db01.", list))
+				if elapsed := time.Since(start); elapsed != tc.elapsed || most != tc.most || len(got) != 64 {
+					t.Errorf("%d findings after %v with %d at once, want 64 after %v with %d", len(got), elapsed, most, tc.elapsed, tc.most)
 				}
 			})
 		})
@@ -110,31 +228,67 @@ func TestASiblingSharesTheCandidatesTime(t *testing.T) {
 	})
 }
 
-func TestAListOfAHundredSilentSuffixesEndsInTwoSeconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		defer untilAllHaveEnded()
-		w := newWalker(bySuffix{"example.": {delay: time.Hour}})
-		start := time.Now()
-		got := w.walk(t.Context(), start, candidates("db01.", longList(100)))
-		if elapsed := time.Since(start); elapsed != walkTimeout || len(got) != 3 {
-			t.Errorf("%d findings after %v, want 3 after %v", len(got), elapsed, walkTimeout)
-		}
-		if !errors.Is(got[2].err, errDeadline) {
-			t.Errorf("the third suffix: %v, want %v", got[2].err, errDeadline)
-		}
-	})
+func TestAListOfAHundredSilentSuffixesEndsInTime(t *testing.T) {
+	for _, timeout := range []time.Duration{minTimeout, defaultTimeout, maxTimeout} {
+		synctest.Test(t, func(t *testing.T) {
+			defer untilAllHaveEnded()
+			w := newWalker(bySuffix{"example.": {delay: time.Hour}})
+			w.limit, w.pace.timeout = &limit{max: 100}, timeout
+			start := time.Now()
+			got := w.walk(t.Context(), start, candidates("db01.", longList(100)))
+			// All have been asked at 5 s, and the last one has its half of ten.
+			wantAsked := min(100, int(timeout/hedgeDelay))
+			wantElapsed := min(timeout, 99*hedgeDelay+timeout/2)
+			if elapsed := time.Since(start); elapsed != wantElapsed || len(got) != min(100, wantAsked+1) {
+				t.Errorf("%v: %d findings after %v, want %d after %v", timeout, len(got), elapsed, min(100, wantAsked+1), wantElapsed)
+			}
+			if last := got[len(got)-1].err; wantAsked < 100 && !errors.Is(last, errDeadline) {
+				t.Errorf("the first suffix that was not asked: %v, want %v", last, errDeadline)
+			}
+		})
+	}
 }
 
 func TestAWalkEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		defer untilAllHaveEnded()
-		w := newWalker(bySuffix{"a.test.": {delay: time.Hour}})
+		var cause error
+		w := newWalker(handler(func(ctx context.Context, _ dns.ResponseWriter, _ *dns.Msg) (int, error) {
+			<-ctx.Done()
+			cause = context.Cause(ctx)
+			return dns.RcodeServerFailure, ctx.Err()
+		}))
 		start := time.Now()
-		got := w.walk(ctx, start, candidates("db01.", []string{"a.test.", "b.test."}))
-		if elapsed := time.Since(start); elapsed != 300*time.Millisecond || len(got) != 1 {
-			t.Errorf("%d findings after %v, want 1 after 300ms", len(got), elapsed)
+		got := w.walk(ctx, start, candidates("db01.", []string{"a.test."}))
+		synctest.Wait()
+		if elapsed := time.Since(start); elapsed != 300*time.Millisecond || len(got) != 1 || !errors.Is(cause, context.DeadlineExceeded) {
+			t.Errorf("%d findings after %v, and the candidate saw %v; want 1 after 300ms and %v", len(got), elapsed, cause, context.DeadlineExceeded)
+		}
+	})
+}
+
+func TestACandidateEndsWhenAnEarlierOneHasTheName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var causes []error
+		w := newWalker(handler(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			if r.Question[0].Name == "db01.b.test." {
+				time.Sleep(100 * time.Millisecond) // in a bubble
+				return dns.RcodeSuccess, w.WriteMsg(msg(t, 0, "db01.b.test. 300 IN A 192.0.2.1"))
+			}
+			<-ctx.Done()
+			causes = append(causes, context.Cause(ctx))
+			return dns.RcodeServerFailure, ctx.Err()
+		}))
+		start := time.Now()
+		w.walk(t.Context(), start, candidates("db01.", []string{"a.test.", "b.test.", "c.test."}))
+		synctest.Wait()
+		if len(causes) != 1 || !errors.Is(causes[0], errOutrun) {
+			t.Errorf("when the name was found, ended: %v, want the last one for %v", causes, errOutrun)
+		}
+		time.Sleep(time.Second) // in a bubble
+		if len(causes) != 2 || !errors.Is(causes[1], errTimeout) {
+			t.Errorf("ended: %v, want the first one by its own deadline", causes)
 		}
 	})
 }
@@ -201,8 +355,8 @@ func TestNoMoreCandidatesThanTheLimit(t *testing.T) {
 			<-release
 			return dns.RcodeServerFailure, nil
 		}))
-		w.limit = &limit{max: 3}
-		// The first walk leaves two candidates behind, the second one, and then
+		w.limit = &limit{max: 4}
+		// The first walk leaves three candidates behind, the second one, and then
 		// there is room for no more.
 		for i, want := range [][]verdict{{failed, failed, failed}, {failed, overloaded}, {overloaded}} {
 			got := w.walk(t.Context(), time.Now(), candidates("db01.", []string{"a.test.", "b.test.", "c.test."}))

@@ -26,18 +26,24 @@ func (p pace) candidateTimeout() time.Duration { return p.timeout / 2 }
 // leg is what became of one candidate so far.
 type leg struct {
 	candidate
-	finding  finding // of one that is decided
-	asked    bool
-	decided  bool
-	since    time.Time     // when it was asked
-	patience time.Duration // how long it may then be silent while a later one has the name
+	finding finding // of one that is decided
+	asked   bool
+	decided bool
+	since   time.Time // when it was asked
+	admission
 }
 
 // silent reports whether the walk may go past a candidate that is undecided.
 func (l *leg) silent(now time.Time) bool { return now.Sub(l.since) >= l.patience }
 
-// place is how long it holds up the candidates behind it.
-func (l *leg) place() time.Duration { return min(hedgeDelay, l.patience) }
+// place is how long it holds up the candidates behind it. A probe is beside the
+// others from the start.
+func (l *leg) place() time.Duration {
+	if l.probe {
+		return 0
+	}
+	return hedgeDelay
+}
 
 // course decides which candidate of a walk is asked when, and when the walk is
 // over. It asks nobody and reads no clock. See DESIGN.md, D12.
@@ -83,11 +89,11 @@ func (c *course) ready(now time.Time) bool {
 }
 
 // ask marks the next candidate as asked and returns its place in the list.
-func (c *course) ask(now time.Time, patience time.Duration) int {
+func (c *course) ask(now time.Time, a admission) int {
 	i := c.next
 	c.next++
 	l := &c.legs[i]
-	l.asked, l.since, l.patience = true, now, patience
+	l.asked, l.since, l.admission = true, now, a
 	return i
 }
 
@@ -126,6 +132,11 @@ func (c *course) over(now time.Time) bool {
 		}
 	}
 	return !undecided
+}
+
+// won reports whether a candidate ended the walk.
+func (c *course) won() bool {
+	return c.limit > 0 && c.legs[c.limit-1].decided && c.legs[c.limit-1].finding.verdict.final()
 }
 
 // due returns when time alone changes something: after now, for a walk that is not

@@ -50,15 +50,18 @@ func (f finding) cause() string {
 
 // isOurs reports whether err is our own, and fit to be shown.
 func isOurs(err error) bool {
-	return errors.Is(err, errTimeout) || errors.Is(err, errDeadline) || errors.Is(err, errOverload)
+	return errors.Is(err, errTimeout) || errors.Is(err, errDeadline) || errors.Is(err, errOverload) || errors.Is(err, errSkipped)
 }
 
-// extendedError returns the code that fits a failure: 22 where nobody answered,
-// else that of the message below, such as a signature that does not hold, else 0,
-// and the text has to say it.
+// extendedError returns the code that fits a failure: 22 where nobody answered, 13
+// where nobody was asked because of earlier failures, else that of the message below,
+// such as a signature that does not hold, else 0, and the text has to say it.
 func extendedError(f finding) uint16 {
-	if errors.Is(f.err, errTimeout) || errors.Is(f.err, errDeadline) {
+	switch {
+	case errors.Is(f.err, errTimeout), errors.Is(f.err, errDeadline):
 		return dns.ExtendedErrorCodeNoReachableAuthority
+	case errors.Is(f.err, errSkipped):
+		return dns.ExtendedErrorCodeCachedError
 	}
 	code, _ := errorBelow(f.msg)
 	return code // 0 is that of any other error

@@ -5,7 +5,7 @@
 // behind an alias from the name that was asked.
 //
 // It never changes a query that it does not expand, never sends one anywhere
-// itself, and keeps nothing from one query to the next.
+// itself, and keeps no name and no answer from one query to the next.
 package searchexpand
 
 import (
@@ -25,14 +25,15 @@ import (
 type SearchExpand struct {
 	Next plugin.Handler
 
-	list   []string // the search list, as in config
-	rules  rules
-	form   form
-	strict bool      // a suffix that fails ends the walk
-	hosts  hostTable // of the hosts plugin of the same server block; nil if there is none
-	wide   bool      // candidates go through all server blocks, not through Next
-	limit  *limit
-	pace   pace
+	list     []string // the search list, as in config
+	rules    rules
+	form     form
+	strict   bool      // a suffix that fails ends the walk
+	hosts    hostTable // of the hosts plugin of the same server block; nil if there is none
+	wide     bool      // candidates go through all server blocks, not through Next
+	limit    *limit
+	pace     pace
+	suffixes *suffixes
 }
 
 var _ plugin.Handler = (*SearchExpand)(nil)
@@ -40,13 +41,14 @@ var _ plugin.Handler = (*SearchExpand)(nil)
 // newSearchExpand makes the plugin from its configuration.
 func newSearchExpand(c config) *SearchExpand {
 	return &SearchExpand{
-		list:   c.domains,
-		rules:  newRules(c),
-		form:   c.form,
-		strict: c.onFailure == failureStops,
-		wide:   c.via == viaServer,
-		limit:  &inFlight,
-		pace:   c.pace,
+		list:     c.domains,
+		rules:    newRules(c),
+		form:     c.form,
+		strict:   c.onFailure == failureStops,
+		wide:     c.via == viaServer,
+		limit:    &inFlight,
+		pace:     c.pace,
+		suffixes: newSuffixes(),
 	}
 }
 
@@ -77,7 +79,10 @@ func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg) walker {
 	if s.wide {
 		next = wholeServer{}
 	}
-	return walker{next: next, limit: s.limit, pace: s.pace, client: newClient(w), request: r, strict: s.strict}
+	return walker{
+		next: next, limit: s.limit, pace: s.pace, suffixes: s.suffixes,
+		client: newClient(w), request: r, strict: s.strict,
+	}
 }
 
 // answer counts the conclusion and writes the reply that it calls for, if any.

@@ -7,7 +7,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Label values are from closed sets: results, verdicts and our own listeners.
+// What befalls a suffix.
+const (
+	eventFailed  = "failed"  // a name under it is undecided
+	eventOutrun  = "outrun"  // a later one's answer was given because it was silent
+	eventOpened  = "opened"  // it failed too often in a row, and is skipped from now on
+	eventSkipped = "skipped" // a name under it was not asked for
+	eventClosed  = "closed"  // a name under it was decided, so it is asked again
+)
+
+// Label values are from closed sets: results, verdicts, events, suffixes of
+// the configuration and our own listeners.
 var (
 	requestCount = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: plugin.Namespace,
@@ -31,6 +41,13 @@ var (
 		NativeHistogramBucketFactor: plugin.NativeHistogramBucketFactor,
 		Help:                        "Histogram of the time from a query to the verdict on its name.",
 	}, []string{"server"})
+
+	suffixCount = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace,
+		Subsystem: pluginName,
+		Name:      "suffix_events_total",
+		Help:      "Counter of what befell the domains of a search list, by domain and event.",
+	}, []string{"suffix", "event"})
 
 	_ = promauto.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: plugin.Namespace,

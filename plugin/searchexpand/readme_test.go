@@ -39,6 +39,7 @@ func TestREADMEExamplesParse(t *testing.T) {
 func TestREADMEMetricsAreTheRegisteredOnes(t *testing.T) {
 	count(t.Context(), resultAnswer) // a vector has no name before its first series
 	observe(t.Context(), []finding{{verdict: answered}}, time.Millisecond)
+	suffixCount.WithLabelValues("a.test.", eventFailed)
 	readmetest.Metrics(t, pluginName)
 }
 
@@ -51,6 +52,11 @@ func TestREADMENamesEveryLabelValue(t *testing.T) {
 	for _, r := range results {
 		if !strings.Contains(text, "`"+string(r)+"`") {
 			t.Errorf("README does not name the result %s", r)
+		}
+	}
+	for _, event := range []string{eventFailed, eventOutrun, eventOpened, eventSkipped, eventClosed} {
+		if !strings.Contains(text, "`"+event+"`") {
+			t.Errorf("README does not name the event %s", event)
 		}
 	}
 	for _, v := range verdictNames {

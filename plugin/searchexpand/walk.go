@@ -51,12 +51,13 @@ var errOutrun = errors.New("an earlier candidate has the name")
 
 // walker asks the rest of the chain for the candidates of one query.
 type walker struct {
-	next    plugin.Handler
-	limit   *limit
-	pace    pace
-	client  client
-	request *dns.Msg // as the client sent it; never changed, never handed on
-	strict  bool     // a suffix that fails ends the walk
+	next     plugin.Handler
+	limit    *limit
+	pace     pace
+	suffixes *suffixes
+	client   client
+	request  *dns.Msg // as the client sent it; never changed, never handed on
+	strict   bool     // a suffix that fails ends the walk
 }
 
 // report is what was found about the candidate at a place in the list.
@@ -80,7 +81,16 @@ func (w walker) walk(ctx context.Context, now time.Time, tries []candidate) []fi
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		for c.ready(now) {
-			i := c.ask(now, w.patience())
+			a := w.suffixes.admit(now, c.legs[c.next].suffix, w.pace)
+			if w.strict { // silence must not pass for a failure before its time
+				a.patience = w.pace.candidateTimeout()
+			}
+			i := c.ask(now, a)
+			if a.skip {
+				suffixCount.WithLabelValues(c.legs[i].suffix, eventSkipped).Inc()
+				c.decide(i, failure(c.legs[i].candidate, errSkipped).ending(w.strict))
+				continue
+			}
 			// Not the query's: a candidate outlives a walk that goes past it.
 			own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 			cancels[i] = cancel
@@ -117,6 +127,8 @@ func (w walker) leave(ctx context.Context, c *course, cancels []context.CancelCa
 			cancels[i](cause)
 		} else if i >= c.limit {
 			cancels[i](errOutrun)
+		} else if c.won() {
+			suffixCount.WithLabelValues(c.legs[i].suffix, eventOutrun).Inc()
 		}
 	}
 }
@@ -125,6 +137,9 @@ func (w walker) leave(ctx context.Context, c *course, cancels []context.CancelCa
 // is over.
 func (w walker) visit(ctx context.Context, l leg, index int, reports chan<- report, over <-chan struct{}) {
 	f := w.try(ctx, l.candidate, l.since.Add(w.pace.candidateTimeout()))
+	if ctx.Err() == nil { // else the walk ended it
+		w.suffixes.report(time.Now(), l.since, f)
+	}
 	select {
 	case reports <- report{index, f}:
 	case <-over:
@@ -227,13 +242,4 @@ func fork(ctx context.Context) context.Context {
 		metadata.SetValueFunc(own, label, value)
 	}
 	return own
-}
-
-// patience is how long a candidate may be silent while a later one has the name. If
-// failures end the walk, silence must not pass for one before its time.
-func (w walker) patience() time.Duration {
-	if w.strict {
-		return w.pace.candidateTimeout()
-	}
-	return patience
 }

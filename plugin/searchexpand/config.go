@@ -44,6 +44,7 @@ type config struct {
 	domains   []string // search list in order, lower case, fully qualified, each once; "." is the name as it is
 	ndots     int      // names with as many dots or more are left alone; 1 to 15, default 1
 	pace      pace     // how fast the list is tried; parallel 1 to 64, default 1; timeout 100 ms to 10 s, default 2 s
+	rates     rates    // what may leave the process
 	except    []string // zones whose names are complete, lower case, fully qualified; default none
 	form      form
 	onFailure string   // failureContinues, which is the default, or failureStops
@@ -73,8 +74,9 @@ type blocking struct {
 func newConfig() config {
 	return config{
 		ndots: defaultNdots, onFailure: failureContinues, via: viaChain,
-		form: form{negTTL: maxNegativeTTL, maxTTL: noMaxTTL, shape: shapeAlias},
-		pace: pace{parallel: 1, timeout: defaultTimeout},
+		form:  form{negTTL: maxNegativeTTL, maxTTL: noMaxTTL, shape: shapeAlias},
+		pace:  pace{parallel: 1, timeout: defaultTimeout},
+		rates: rates{client: defaultClientRate, process: defaultProcessRate},
 	}
 }
 
@@ -83,6 +85,7 @@ func (c *config) properties() corefile.Table {
 	return corefile.Table{
 		"answer":     corefile.Enum(&c.form.shape, shapeAlias, shapeOwner),
 		"block":      c.block.parse,
+		"budget":     c.rates.parse,
 		"except":     corefile.List(&c.except, parseZone),
 		"maxttl":     seconds(&c.form.maxTTL, 0, topMaxTTL),
 		"ndots":      corefile.Int(&c.ndots, 1, maxNdots),

@@ -138,6 +138,11 @@ func TestParseRefuses(t *testing.T) {
 		"timeout below its bound":     {"searchexpand a.example {\n timeout 99ms\n}", []string{"timeout", "99ms is less than 100ms"}},
 		"timeout above its bound":     {"searchexpand a.example {\n timeout 10001ms\n}", []string{"timeout", "10001ms is more than 10s"}},
 		"timeout without a unit":      {"searchexpand a.example {\n timeout 2\n}", []string{"timeout", `"2"`}},
+		"budget with one rate":        {"searchexpand a.example {\n budget 200\n}", []string{"budget", "two arguments"}},
+		"budget of nothing":           {"searchexpand a.example {\n budget 0 2000\n}", []string{"budget", `"0"`, "1 to 1000000"}},
+		"budget above its bound":      {"searchexpand a.example {\n budget 200 1000001\n}", []string{"budget", `"1000001"`, "1 to 1000000"}},
+		"budget that is no number":    {"searchexpand a.example {\n budget 200/s 2000\n}", []string{"budget", `"200/s"`}},
+		"more for one than for all":   {"searchexpand a.example {\n budget 201 200\n}", []string{"budget", "201 for one client is more than 200"}},
 		"a property that is not ours": {"searchexpand a.example {\n nodts 1\n}", []string{"nodts", "ndots"}},
 	}
 	for name, tc := range tests {
@@ -171,6 +176,26 @@ func TestPaceAndItsDefaults(t *testing.T) {
 			}
 			if s := newSearchExpand(c); s.pace != tc.want {
 				t.Errorf("the plugin's pace = %v, want %v", s.pace, tc.want)
+			}
+		})
+	}
+}
+
+func TestBudgetAndItsDefaults(t *testing.T) {
+	tests := map[string]struct {
+		text string
+		want rates
+	}{
+		"nothing said":   {"searchexpand a.example", rates{200, 2000}},
+		"lower bounds":   {"searchexpand a.example {\n budget 1 1\n}", rates{1, 1}},
+		"upper bounds":   {"searchexpand a.example {\n budget 1000000 1000000\n}", rates{1000000, 1000000}},
+		"what one wants": {"searchexpand a.example {\n budget 50 500\n}", rates{50, 500}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, err := parse(dispenser(tc.text))
+			if err != nil || c.rates != tc.want {
+				t.Errorf("parse(%q) = %v, %v, want %v", tc.text, c.rates, err, tc.want)
 			}
 		})
 	}

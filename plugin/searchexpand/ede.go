@@ -50,7 +50,8 @@ func (f finding) cause() string {
 
 // isOurs reports whether err is our own, and fit to be shown.
 func isOurs(err error) bool {
-	return errors.Is(err, errTimeout) || errors.Is(err, errDeadline) || errors.Is(err, errOverload) || errors.Is(err, errSkipped)
+	return errors.Is(err, errTimeout) || errors.Is(err, errDeadline) || errors.Is(err, errOverload) ||
+		errors.Is(err, errSkipped) || errors.Is(err, errBudget)
 }
 
 // extendedError returns the code that fits a failure: 22 where nobody answered, 13

@@ -34,6 +34,7 @@ type SearchExpand struct {
 	limit    *limit
 	pace     pace
 	suffixes *suffixes
+	budget   *budget
 }
 
 var _ plugin.Handler = (*SearchExpand)(nil)
@@ -49,6 +50,7 @@ func newSearchExpand(c config) *SearchExpand {
 		limit:    &inFlight,
 		pace:     c.pace,
 		suffixes: newSuffixes(),
+		budget:   newBudget(c.rates, &processCredit),
 	}
 }
 
@@ -79,9 +81,10 @@ func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg) walker {
 	if s.wide {
 		next = wholeServer{}
 	}
+	c := newClient(w)
 	return walker{
-		next: next, limit: s.limit, pace: s.pace, suffixes: s.suffixes,
-		client: newClient(w), request: r, strict: s.strict,
+		next: next, limit: s.limit, pace: s.pace, suffixes: s.suffixes, bill: s.budget.of(c.remote),
+		client: c, request: r, strict: s.strict,
 	}
 }
 

@@ -16,7 +16,13 @@ const (
 	eventClosed  = "closed"  // a name under it was decided, so it is asked again
 )
 
-// Label values are from closed sets: results, verdicts, events, suffixes of
+// Whose budget is empty.
+const (
+	payerClient  = "client"
+	payerProcess = "process"
+)
+
+// Label values are from closed sets: results, verdicts, events, budgets, suffixes of
 // the configuration and our own listeners.
 var (
 	requestCount = promauto.NewCounterVec(prometheus.CounterOpts{
@@ -48,6 +54,13 @@ var (
 		Name:      "suffix_events_total",
 		Help:      "Counter of what befell the domains of a search list, by domain and event.",
 	}, []string{"suffix", "event"})
+
+	unpaidCount = promauto.NewCounterVec(prometheus.CounterOpts{
+		Namespace: plugin.Namespace,
+		Subsystem: pluginName,
+		Name:      "unpaid_questions_total",
+		Help:      "Counter of questions that could be answered from memory only, by whose budget was empty.",
+	}, []string{"budget"})
 
 	_ = promauto.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: plugin.Namespace,

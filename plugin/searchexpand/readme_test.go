@@ -40,6 +40,7 @@ func TestREADMEMetricsAreTheRegisteredOnes(t *testing.T) {
 	count(t.Context(), resultAnswer) // a vector has no name before its first series
 	observe(t.Context(), []finding{{verdict: answered}}, time.Millisecond)
 	suffixCount.WithLabelValues("a.test.", eventFailed)
+	unpaidCount.WithLabelValues(payerClient)
 	readmetest.Metrics(t, pluginName)
 }
 
@@ -47,16 +48,16 @@ func TestREADMENamesEveryLabelValue(t *testing.T) {
 	text := readmetest.Section(t, "Metrics")
 	results := []result{
 		resultAnswer, resultTruncated, resultNoData, resultNXDomain, resultServFail, resultRefused, resultDropped,
-		resultOverload, resultBlocked, resultCancelled,
+		resultOverload, resultBudget, resultBlocked, resultCancelled,
 	}
 	for _, r := range results {
 		if !strings.Contains(text, "`"+string(r)+"`") {
 			t.Errorf("README does not name the result %s", r)
 		}
 	}
-	for _, event := range []string{eventFailed, eventOutrun, eventOpened, eventSkipped, eventClosed} {
+	for _, event := range []string{eventFailed, eventOutrun, eventOpened, eventSkipped, eventClosed, payerClient, payerProcess} {
 		if !strings.Contains(text, "`"+event+"`") {
-			t.Errorf("README does not name the event %s", event)
+			t.Errorf("README does not name %s", event)
 		}
 	}
 	for _, v := range verdictNames {

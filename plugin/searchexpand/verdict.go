@@ -74,7 +74,7 @@ func (v verdict) found() bool { return v == answered || v == truncated || v == o
 // the name's other types.
 func judge(o outcome, name string, qtype uint16) verdict {
 	switch {
-	case errors.Is(o.err, errOverload):
+	case errors.Is(o.err, errOverload), o.msg == nil && errors.Is(o.err, errBudget):
 		return overloaded
 	case o.msg == nil && (o.err != nil || !plugin.ClientWrite(o.rcode)):
 		return failed
@@ -212,6 +212,7 @@ const (
 	resultRefused   result = "refused"   // by every suffix
 	resultDropped   result = "dropped"   // the rest of the chain wants no reply sent
 	resultOverload  result = "overload"  // too many candidates are in flight
+	resultBudget    result = "budget"    // too many candidates in too short a time
 	resultBlocked   result = "blocked"   // wpad, isatap and what the operator names
 	resultCancelled result = "cancelled" // the client is gone
 )
@@ -283,6 +284,9 @@ func (c conclusion) ended(f finding) conclusion {
 		c.result, c.rcode = resultDropped, f.rcode
 	case overloaded:
 		c.result, c.rcode = resultOverload, dns.RcodeServerFailure
+		if errors.Is(f.err, errBudget) {
+			c.result = resultBudget
+		}
 		c.ede, c.reason = extendedError(f), f.cause()
 	case fatal: // SERVFAIL if it refused, too: musl waits for another answer after REFUSED
 		c.result, c.rcode = resultServFail, dns.RcodeServerFailure

@@ -55,6 +55,7 @@ type walker struct {
 	limit    *limit
 	pace     pace
 	suffixes *suffixes
+	bill     bill
 	client   client
 	request  *dns.Msg // as the client sent it; never changed, never handed on
 	strict   bool     // a suffix that fails ends the walk
@@ -177,7 +178,8 @@ func (w walker) try(ctx context.Context, c candidate, deadline time.Time) findin
 // goroutine: one that takes longer is left to itself, with everything it touches
 // its own.
 func (w walker) ask(ctx context.Context, name string, qtype uint16, deadline time.Time) outcome {
-	left := time.Until(deadline)
+	now := time.Now()
+	left := deadline.Sub(now)
 	if left <= 0 {
 		return outcome{err: errTimeout, rcode: dns.RcodeServerFailure}
 	}
@@ -186,6 +188,9 @@ func (w walker) ask(ctx context.Context, name string, qtype uint16, deadline tim
 	}
 	r := w.request.Copy()
 	r.Question[0].Name, r.Question[0].Qtype = name, qtype
+	if !w.bill.pay(now) {
+		return w.recall(ctx, r)
+	}
 
 	// The context ends only if the question is abandoned. After an answer in time
 	// it stays valid, because cache refreshes in the background under it.
@@ -197,10 +202,34 @@ func (w walker) ask(ctx context.Context, name string, qtype uint16, deadline tim
 	go w.run(ctx, q, r)
 	select {
 	case <-q.done:
+		w.bill.settle(time.Since(now), q.outcome())
 	case <-ctx.Done():
 		q.abandon(context.Cause(ctx))
 	}
 	return q.outcome()
+}
+
+// recall puts a question that is not paid for to the rest of the chain, with a
+// context that is over: cache, file and kubernetes answer all the same, forward and
+// healthforward ask nobody, and cache keeps no failure that comes of it.
+func (w walker) recall(ctx context.Context, r *dns.Msg) outcome {
+	ctx, cancel := context.WithCancelCause(fork(ctx))
+	cancel(errBudget)
+	timer := time.NewTimer(recallTime)
+	defer timer.Stop()
+
+	q := newInquiry(w.client)
+	go w.run(ctx, q, r)
+	select {
+	case <-q.done:
+	case <-timer.C:
+		q.abandon(errBudget)
+	}
+	o := q.outcome()
+	if o.msg == nil && !plugin.ClientWrite(o.rcode) {
+		o.err = errBudget // whatever a plugin makes of a context that is over
+	}
+	return o
 }
 
 // run hands r to the rest of the chain. A panic must not leave this goroutine,

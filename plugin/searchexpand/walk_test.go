@@ -24,7 +24,11 @@ type handler = plugin.HandlerFunc
 
 // newWalker returns a walker for a query of type A.
 func newWalker(next plugin.Handler) walker {
-	return walker{next: next, limit: &limit{max: 64}, pace: newConfig().pace, suffixes: newSuffixes(), client: newClient(&test.ResponseWriter{}), request: query("db01.", dns.TypeA)}
+	c := newClient(&test.ResponseWriter{})
+	return walker{
+		next: next, limit: &limit{max: 64}, pace: newConfig().pace, suffixes: newSuffixes(),
+		bill: newBudget(newConfig().rates, &credit{}).of(c.remote), client: c, request: query("db01.", dns.TypeA),
+	}
 }
 
 // bySuffix is a chain that answers after a delay, which it takes whatever its

@@ -188,7 +188,8 @@ func serve(t testing.TB, s plugin.Handler, r *dns.Msg) *dns.Msg {
 	return nil
 }
 
-// newTestPlugin returns the plugin in front of next, with a limit of its own.
+// newTestPlugin returns the plugin in front of next, with a limit and a
+// credit of its own.
 func newTestPlugin(next plugin.Handler, ndots int, list ...string) *SearchExpand {
 	c := newConfig()
 	c.domains, c.ndots = list, ndots
@@ -200,6 +201,7 @@ func newTestPluginOf(next plugin.Handler, c config) *SearchExpand {
 	s := newSearchExpand(c)
 	s.Next = next
 	s.limit = &limit{max: 16}
+	s.budget = newBudget(c.rates, &credit{})
 	return s
 }
 

@@ -13,6 +13,10 @@ const (
 	patience = 250 * time.Millisecond
 )
 
+// maxLag is how late this process may be by itself. Who is stopped for longer, by the
+// collector or a quota of the processor, has not listened and judges nobody.
+const maxLag = 50 * time.Millisecond
+
 // pace says how fast a walk goes.
 type pace struct {
 	parallel int           // candidates that are asked at once
@@ -106,6 +110,18 @@ func (c *course) decide(i int, f finding) {
 	}
 	for c.settled < c.next && c.legs[c.settled].decided && !c.legs[c.settled].finding.verdict.final() {
 		c.settled++
+	}
+}
+
+// excuse gives all that are undecided the time by which we are too late ourselves,
+// when now is not what was due.
+func (c *course) excuse(due, now time.Time) {
+	lag := now.Sub(due)
+	if lag <= maxLag {
+		return
+	}
+	for i := c.settled; i < c.next; i++ {
+		c.legs[i].patience += lag
 	}
 }
 

@@ -100,7 +100,8 @@ func (w walker) walk(ctx context.Context, now time.Time, tries []candidate) []fi
 		if c.over(now) {
 			break
 		}
-		timer.Reset(c.due(now).Sub(now))
+		due := c.due(now)
+		timer.Reset(due.Sub(now))
 		select {
 		case r := <-reports:
 			if r.crash != nil {
@@ -111,6 +112,7 @@ func (w walker) walk(ctx context.Context, now time.Time, tries []candidate) []fi
 		case <-ctx.Done():
 		}
 		now = time.Now()
+		c.excuse(due, now)
 	}
 	return c.findings()
 }

@@ -129,6 +129,10 @@ func (f *Forwarder) resolve(ctx context.Context, state request.Request, q query)
 		unansweredTotal.WithLabelValues("full").Inc()
 		return ending{}, dns.RcodeRefused, errFull
 	}
+	if err := ctx.Err(); err != nil { // who calls wants no more than what is in memory, as searchexpand may
+		unansweredTotal.WithLabelValues("cancelled").Inc()
+		return ending{}, dns.RcodeServerFailure, err
+	}
 	now := time.Now()
 	w := waiter{state: state, query: q, came: now, due: now.Add(f.Deadline)}
 	answer := f.ask(ctx, &w, f.groupFor(state.Proto()))

@@ -4,8 +4,9 @@
 // chain in order, and answers with what the first domain that has the name says,
 // behind an alias from the name that was asked.
 //
-// It never changes a query that it does not expand, never sends one anywhere
-// itself, and keeps no name and no answer from one query to the next.
+// It never changes a query that it does not expand and never sends one anywhere
+// itself. From one query to the next it keeps only where a name was found, for
+// seconds.
 package searchexpand
 
 import (
@@ -35,6 +36,7 @@ type SearchExpand struct {
 	pace     pace
 	suffixes *suffixes
 	budget   *budget
+	pins     *pins
 }
 
 var _ plugin.Handler = (*SearchExpand)(nil)
@@ -51,6 +53,7 @@ func newSearchExpand(c config) *SearchExpand {
 		pace:     c.pace,
 		suffixes: newSuffixes(),
 		budget:   newBudget(c.rates, &processCredit),
+		pins:     newPins(maxPins),
 	}
 }
 
@@ -68,15 +71,14 @@ func (s *SearchExpand) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 	}
 
 	start := time.Now()
-	findings := s.walker(w, r).walk(withMark(ctx), start, candidates(r.Question[0].Name, s.list))
-	observe(ctx, findings, time.Since(start))
+	c := s.search(withMark(ctx), s.walker(w, r, start), newSubject(w.RemoteAddr(), r.Question[0].Name), start)
 	if err := ctx.Err(); err != nil {
 		return s.answer(ctx, w, r, cancelled(err))
 	}
-	return s.answer(ctx, w, r, conclude(findings))
+	return s.answer(ctx, w, r, c)
 }
 
-func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg) walker {
+func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg, start time.Time) walker {
 	next := s.Next
 	if s.wide {
 		next = wholeServer{}
@@ -84,7 +86,7 @@ func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg) walker {
 	c := newClient(w)
 	return walker{
 		next: next, limit: s.limit, pace: s.pace, suffixes: s.suffixes, bill: s.budget.of(c.remote),
-		client: c, request: r, strict: s.strict,
+		client: c, request: r, strict: s.strict, end: start.Add(s.pace.timeout),
 	}
 }
 

@@ -136,6 +136,7 @@ type finding struct {
 	outcome // the one that the verdict rests on
 	verdict verdict
 	ttl     uint32 // seconds for which a denial holds; of owned, noData and nxDomain only
+	host    uint16 // type of the address that makes the name this suffix's; of owned only
 }
 
 // newFinding judges the outcome of the candidate's own question.
@@ -159,7 +160,7 @@ func failure(c candidate, err error) finding {
 func (f finding) withSibling(o outcome, qtype uint16) finding {
 	switch v := judge(o, f.name, qtype); v {
 	case answered, truncated:
-		f.verdict = owned
+		f.verdict, f.host = owned, qtype
 	case noData, nxDomain:
 		f.ttl = min(f.ttl, negativeTTL(o.msg))
 	case overloaded:
@@ -294,6 +295,9 @@ func (c conclusion) ended(f finding) conclusion {
 	}
 	return c
 }
+
+// degraded reports whether a suffix that might have the name failed.
+func (c conclusion) degraded() bool { return c.reason != "" }
 
 // blocked is the conclusion for a name that is never completed. No zone says for
 // how long it holds.

@@ -59,6 +59,8 @@ type walker struct {
 	client   client
 	request  *dns.Msg // as the client sent it; never changed, never handed on
 	strict   bool     // a suffix that fails ends the walk
+
+	end time.Time // of the time for all candidates; zero: what pace says, from the walk's start on
 }
 
 // report is what was found about the candidate at a place in the list.
@@ -73,6 +75,9 @@ type report struct {
 // and D12.
 func (w walker) walk(ctx context.Context, now time.Time, tries []candidate) []finding {
 	c := newCourse(w.pace, now, tries)
+	if !w.end.IsZero() {
+		c.end = w.end
+	}
 	cancels := make([]context.CancelCauseFunc, len(tries))
 	reports, over := make(chan report), make(chan struct{})
 	defer close(over)

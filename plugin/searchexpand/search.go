@@ -1,0 +1,75 @@
+package searchexpand
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// search returns the verdict on the name of w's request: by the suffix that it is
+// pinned to, or else by a walk.
+func (s *SearchExpand) search(ctx context.Context, w walker, about subject, start time.Time) conclusion {
+	q := w.request.Question[0]
+	tries := candidates(q.Name, s.list)
+	c, findings := s.atPin(ctx, w, about, tries)
+	if findings == nil {
+		findings = w.walk(ctx, start, tries)
+		c = s.settle(about, q.Qtype, findings)
+	}
+	observe(ctx, findings, time.Since(start))
+	return c
+}
+
+// settle draws the conclusion from a walk, and pins the name to what it found.
+func (s *SearchExpand) settle(about subject, qtype uint16, findings []finding) conclusion {
+	c := conclude(findings)
+	if p, ok := newPin(c, qtype, time.Now()); ok {
+		s.pins.add(about, p)
+	}
+	return c
+}
+
+// atPin asks at the suffix that the name is pinned to, and elsewhere only if the pin
+// does not hold. It finds nothing if the name is not pinned.
+func (s *SearchExpand) atPin(ctx context.Context, w walker, about subject, tries []candidate) (conclusion, []finding) {
+	now := time.Now()
+	p, ok := s.pins.get(about, now)
+	at := slices.IndexFunc(tries, func(c candidate) bool { return c.suffix == p.suffix })
+	if !ok || at < 0 || !now.Before(w.end) {
+		return conclusion{}, nil
+	}
+	qtype := w.request.Question[0].Qtype
+	deadline := now.Add(w.pace.candidateTimeout())
+	if w.end.Before(deadline) {
+		deadline = w.end
+	}
+	f := newFinding(tries[at], w.ask(ctx, tries[at].name, qtype, deadline), qtype)
+	if ctx.Err() == nil {
+		w.suffixes.report(time.Now(), now, f)
+	}
+	f, holds := p.accepts(f.ending(w.strict), qtype)
+	if holds {
+		c := conclude([]finding{f})
+		c.ttl = min(c.ttl, p.left(time.Now()))
+		return c, []finding{f}
+	}
+	if f.verdict != failed { // else the other family's address is there all the same
+		s.pins.drop(about)
+	}
+	findings := w.walkPast(ctx, tries, at, f)
+	return s.settle(about, qtype, findings), findings
+}
+
+// walkPast walks all candidates but the one at whose finding is there already, unless
+// that one has other types to be asked for.
+func (w walker) walkPast(ctx context.Context, tries []candidate, at int, f finding) []finding {
+	if f.verdict == noData {
+		return w.walk(ctx, time.Now(), tries)
+	}
+	findings := w.walk(ctx, time.Now(), tries[:at])
+	if n := len(findings); n > 0 && findings[n-1].verdict.final() {
+		return findings
+	}
+	findings = append(findings, f)
+	return append(findings, w.walk(ctx, time.Now(), tries[at+1:])...)
+}

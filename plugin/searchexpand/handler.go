@@ -37,6 +37,7 @@ type SearchExpand struct {
 	suffixes *suffixes
 	budget   *budget
 	pins     *pins
+	flights  *flights
 }
 
 var _ plugin.Handler = (*SearchExpand)(nil)
@@ -54,6 +55,7 @@ func newSearchExpand(c config) *SearchExpand {
 		suffixes: newSuffixes(),
 		budget:   newBudget(c.rates, &processCredit),
 		pins:     newPins(maxPins),
+		flights:  newFlights(),
 	}
 }
 
@@ -70,12 +72,7 @@ func (s *SearchExpand) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 		return s.answer(ctx, w, r, blocked())
 	}
 
-	start := time.Now()
-	c := s.search(withMark(ctx), s.walker(w, r, start), newSubject(w.RemoteAddr(), r.Question[0].Name), start)
-	if err := ctx.Err(); err != nil {
-		return s.answer(ctx, w, r, cancelled(err))
-	}
-	return s.answer(ctx, w, r, c)
+	return s.answer(ctx, w, r, s.resolve(ctx, w, r, time.Now()))
 }
 
 func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg, start time.Time) walker {

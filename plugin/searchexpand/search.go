@@ -6,15 +6,23 @@ import (
 	"time"
 )
 
-// search returns the verdict on the name of w's request: by the suffix that it is
-// pinned to, or else by a walk.
-func (s *SearchExpand) search(ctx context.Context, w walker, about subject, start time.Time) conclusion {
+// search returns the verdict on the name that f is about: by the suffix that the name
+// is pinned to, or by one that a search for another of its types is about to find, or
+// else by a walk.
+func (s *SearchExpand) search(ctx context.Context, w walker, f *flight, start time.Time) conclusion {
 	q := w.request.Question[0]
 	tries := candidates(q.Name, s.list)
-	c, findings := s.atPin(ctx, w, about, tries)
+	c, findings := s.atPin(ctx, w, f.about, tries)
+	if f.lead != nil {
+		if findings == nil {
+			f.follow(ctx)
+			c, findings = s.atPin(ctx, w, f.about, tries)
+		}
+		s.unfollow(f)
+	}
 	if findings == nil {
-		findings = w.walk(ctx, start, tries)
-		c = s.settle(about, q.Qtype, findings)
+		findings = w.walk(ctx, time.Now(), tries)
+		c = s.settle(f.about, q.Qtype, findings)
 	}
 	observe(ctx, findings, time.Since(start))
 	return c

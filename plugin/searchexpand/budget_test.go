@@ -148,7 +148,7 @@ type crowd struct {
 func newCrowd(t *testing.T, r rates) *crowd {
 	c := &crowd{t: t, sent: make(map[string]int)}
 	conf := newConfig()
-	conf.domains, conf.rates = longList(64), r
+	conf.domains, conf.rates, conf.wildcard = longList(64), r, wildcardAllow
 	c.s = newSearchExpand(conf)
 	c.s.limit, c.s.budget, c.s.Next = &limit{max: maxInFlight}, newBudget(r, &credit{}), c
 	return c

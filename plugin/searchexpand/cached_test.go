@@ -47,7 +47,7 @@ func (f *resolver) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 // resolver that knows db01 in the last one.
 func newCached(r rates, parallel int) (*SearchExpand, *resolver) {
 	c, below := newConfig(), &resolver{knows: "db01.d63.example."}
-	c.domains, c.rates, c.pace.parallel = longList(64), r, parallel
+	c.domains, c.rates, c.pace.parallel, c.wildcard = longList(64), r, parallel, wildcardAllow
 	s := newSearchExpand(c)
 	cached := cache.New()
 	cached.Next = below

@@ -49,6 +49,7 @@ type config struct {
 	form      form
 	onFailure string   // failureContinues, which is the default, or failureStops
 	via       string   // viaChain, which is the default, or viaServer
+	wildcard  string   // what a match is worth that a wildcard record made: last, allow or ignore; default last
 	block     blocking // bare names that are denied; default wpad and isatap
 }
 
@@ -73,7 +74,7 @@ type blocking struct {
 // newConfig returns what a directive without a block says.
 func newConfig() config {
 	return config{
-		ndots: defaultNdots, onFailure: failureContinues, via: viaChain,
+		ndots: defaultNdots, onFailure: failureContinues, via: viaChain, wildcard: wildcardLast,
 		form:  form{negTTL: maxNegativeTTL, maxTTL: noMaxTTL, shape: shapeAlias},
 		pace:  pace{parallel: 1, timeout: defaultTimeout},
 		rates: rates{client: defaultClientRate, process: defaultProcessRate},
@@ -94,6 +95,7 @@ func (c *config) properties() corefile.Table {
 		"parallel":   corefile.Int(&c.pace.parallel, 1, maxParallel),
 		"timeout":    corefile.Duration(&c.pace.timeout, minTimeout, maxTimeout),
 		"via":        corefile.Enum(&c.via, viaChain, viaServer),
+		"wildcard":   corefile.Enum(&c.wildcard, wildcardLast, wildcardAllow, wildcardIgnore),
 	}
 }
 

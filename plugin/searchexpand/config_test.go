@@ -86,6 +86,24 @@ func TestParseTakesProperties(t *testing.T) {
 	}
 }
 
+func TestParseTakesEachPolicyForWildcards(t *testing.T) {
+	tests := map[string]string{
+		"":                   wildcardLast,
+		" wildcard last\n":   wildcardLast,
+		" wildcard allow\n":  wildcardAllow,
+		" wildcard ignore\n": wildcardIgnore,
+	}
+	for line, want := range tests {
+		c, err := parse(dispenser("searchexpand a.example {\n" + line + "}"))
+		if err != nil || c.wildcard != want {
+			t.Errorf("%q: wildcard %q, %v, want %q", line, c.wildcard, err, want)
+		}
+		if probed := newSearchExpand(c).wildcards != nil; probed != (want != wildcardAllow) {
+			t.Errorf("%q: suffixes are probed: %v", line, probed)
+		}
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	label := strings.Repeat("x", 64)
 	tooLong := strings.Repeat(strings.Repeat("x", 63)+".", 3) + strings.Repeat("y", 62) // 256 octets
@@ -143,6 +161,8 @@ func TestParseRefuses(t *testing.T) {
 		"budget above its bound":      {"searchexpand a.example {\n budget 200 1000001\n}", []string{"budget", `"1000001"`, "1 to 1000000"}},
 		"budget that is no number":    {"searchexpand a.example {\n budget 200/s 2000\n}", []string{"budget", `"200/s"`}},
 		"more for one than for all":   {"searchexpand a.example {\n budget 201 200\n}", []string{"budget", "201 for one client is more than 200"}},
+		"wildcard with another word":  {"searchexpand a.example {\n wildcard first\n}", []string{"wildcard", `"first"`, "last", "allow", "ignore"}},
+		"wildcard without a word":     {"searchexpand a.example {\n wildcard\n}", []string{"wildcard", "one argument"}},
 		"a property that is not ours": {"searchexpand a.example {\n nodts 1\n}", []string{"nodts", "ndots"}},
 	}
 	for name, tc := range tests {

@@ -234,7 +234,9 @@ func BenchmarkDecideNotEligible(b *testing.B) {
 // chain without us. CoreDNS itself allocates a writer for every plugin.
 func BenchmarkPassThrough(b *testing.B) {
 	next := plugin.HandlerFunc(func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) { return 0, nil })
-	s := newSearchExpand(config{domains: longList(100), ndots: 1})
+	c := newConfig()
+	c.domains = longList(100)
+	s := newSearchExpand(c)
 	s.Next = next
 	ctx := context.WithValue(context.Background(), dnsserver.LoopKey{}, 0)
 	w, m := &test.ResponseWriter{}, query("www.example.org.", dns.TypeA)

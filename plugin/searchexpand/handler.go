@@ -26,25 +26,26 @@ import (
 type SearchExpand struct {
 	Next plugin.Handler
 
-	list     []string // the search list, as in config
-	rules    rules
-	form     form
-	strict   bool      // a suffix that fails ends the walk
-	hosts    hostTable // of the hosts plugin of the same server block; nil if there is none
-	wide     bool      // candidates go through all server blocks, not through Next
-	limit    *limit
-	pace     pace
-	suffixes *suffixes
-	budget   *budget
-	pins     *pins
-	flights  *flights
+	list      []string // the search list, as in config
+	rules     rules
+	form      form
+	strict    bool      // a suffix that fails ends the walk
+	hosts     hostTable // of the hosts plugin of the same server block; nil if there is none
+	wide      bool      // candidates go through all server blocks, not through Next
+	limit     *limit
+	pace      pace
+	suffixes  *suffixes
+	budget    *budget
+	pins      *pins
+	flights   *flights
+	wildcards *wildcards // nil: any match counts
 }
 
 var _ plugin.Handler = (*SearchExpand)(nil)
 
 // newSearchExpand makes the plugin from its configuration.
 func newSearchExpand(c config) *SearchExpand {
-	return &SearchExpand{
+	s := &SearchExpand{
 		list:     c.domains,
 		rules:    newRules(c),
 		form:     c.form,
@@ -57,6 +58,10 @@ func newSearchExpand(c config) *SearchExpand {
 		pins:     newPins(maxPins),
 		flights:  newFlights(),
 	}
+	if c.wildcard != wildcardAllow {
+		s.wildcards = newWildcards(c.wildcard)
+	}
+	return s
 }
 
 // Name implements plugin.Handler.
@@ -83,7 +88,7 @@ func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg, start time.Time)
 	c := newClient(w)
 	return walker{
 		next: next, limit: s.limit, pace: s.pace, suffixes: s.suffixes, bill: s.budget.of(c.remote),
-		client: c, request: r, strict: s.strict, end: start.Add(s.pace.timeout),
+		client: c, request: r, strict: s.strict, wildcards: s.wildcards, end: start.Add(s.pace.timeout),
 	}
 }
 

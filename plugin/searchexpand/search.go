@@ -52,6 +52,9 @@ func (s *SearchExpand) atPin(ctx context.Context, w walker, about subject, tries
 		deadline = w.end
 	}
 	f := newFinding(tries[at], w.ask(ctx, tries[at].name, qtype, deadline), qtype)
+	if f.crash != nil {
+		panic(f.crash) // as in a walk
+	}
 	if ctx.Err() == nil {
 		w.suffixes.report(time.Now(), now, f)
 	}

@@ -44,6 +44,7 @@ type verdict uint8
 const (
 	failed     verdict = iota // undecided
 	answered                  // the name has records of the type
+	weak                      // it has, but a wildcard record made them
 	truncated                 // it has, and they did not fit
 	owned                     // it has none of the type, but addresses: the name is this suffix's
 	noData                    // it has none of the type
@@ -53,7 +54,9 @@ const (
 	fatal                     // undecided, and the operator wants the walk to end with that
 )
 
-var verdictNames = [...]string{"failed", "answered", "truncated", "owned", "nodata", "nxdomain", "dropped", "overloaded", "failed"}
+var verdictNames = [...]string{
+	"failed", "answered", "weak", "truncated", "owned", "nodata", "nxdomain", "dropped", "overloaded", "failed",
+}
 
 // String returns the verdict as the metrics name it.
 func (v verdict) String() string { return verdictNames[v] }
@@ -135,7 +138,7 @@ type finding struct {
 	candidate
 	outcome // the one that the verdict rests on
 	verdict verdict
-	ttl     uint32 // seconds for which a denial holds; of owned, noData and nxDomain only
+	ttl     uint32 // seconds for which it stands against what a later suffix says; of owned, noData, nxDomain and weak only
 	host    uint16 // type of the address that makes the name this suffix's; of owned only
 }
 
@@ -234,6 +237,7 @@ type conclusion struct {
 func conclude(findings []finding) conclusion {
 	c := conclusion{rcode: dns.RcodeSuccess, ttl: math.MaxUint32}
 	failures, refusals, exists := 0, 0, false
+	var fallback *finding
 	for _, f := range findings {
 		switch f.verdict {
 		case failed:
@@ -245,6 +249,11 @@ func conclude(findings []finding) conclusion {
 				refusals++
 			}
 			c.ttl = min(c.ttl, degradedTTL)
+		case weak:
+			if fallback == nil {
+				fallback = &f
+			}
+			c.ttl = min(c.ttl, f.ttl)
 		case noData:
 			exists = true
 			c.ttl = min(c.ttl, f.ttl)
@@ -258,6 +267,8 @@ func conclude(findings []finding) conclusion {
 		c.reason += fmt.Sprintf(", and %d more", failures-1)
 	}
 	switch {
+	case fallback != nil:
+		return c.ended(*fallback)
 	case failures > 0 && refusals == len(findings):
 		c.result, c.rcode = resultRefused, dns.RcodeRefused
 	case failures > 0:
@@ -274,7 +285,7 @@ func conclude(findings []finding) conclusion {
 func (c conclusion) ended(f finding) conclusion {
 	c.last = f
 	switch f.verdict {
-	case answered:
+	case answered, weak:
 		c.result = resultAnswer
 	case truncated:
 		c.result = resultTruncated

@@ -60,6 +60,8 @@ type walker struct {
 	request  *dns.Msg // as the client sent it; never changed, never handed on
 	strict   bool     // a suffix that fails ends the walk
 
+	wildcards *wildcards // nil: any match counts
+
 	end time.Time // of the time for all candidates; zero: what pace says, from the walk's start on
 }
 
@@ -160,19 +162,28 @@ func (w walker) visit(ctx context.Context, l leg, index int, reports chan<- repo
 // late tells of a panic that comes when nobody waits any more.
 func late(c *crash) {
 	vars.Panic.Inc()
-	log.Errorf("A candidate that nobody waits for any more: %v", c)
+	log.Errorf("What nobody waits for any more: %v", c)
 }
 
 // try asks for one candidate, and, if it has no data of the type asked, for its
 // siblings.
 func (w walker) try(ctx context.Context, c candidate, deadline time.Time) finding {
 	qtype := w.request.Question[0].Qtype
-	f := newFinding(c, w.ask(ctx, c.name, qtype, deadline), qtype)
+	o, made := w.look(ctx, c, qtype, deadline)
+	f := newFinding(c, o, qtype)
+	if made {
+		return w.weakened(f, qtype)
+	}
 	if f.verdict != noData {
 		return f
 	}
 	for _, sibling := range siblings(qtype) {
-		f = f.withSibling(w.ask(ctx, c.name, sibling, deadline), sibling)
+		o, made = w.look(ctx, c, sibling, deadline)
+		if made {
+			f = w.unowned(f)
+			continue
+		}
+		f = f.withSibling(o, sibling)
 		if f.verdict.final() || f.crash != nil {
 			break
 		}

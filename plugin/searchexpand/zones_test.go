@@ -188,8 +188,8 @@ func serve(t testing.TB, s plugin.Handler, r *dns.Msg) *dns.Msg {
 	return nil
 }
 
-// newTestPlugin returns the plugin in front of next, with a limit and a
-// credit of its own.
+// newTestPlugin returns the plugin in front of next, with a limit and a credit of its
+// own, and without probes for wildcards.
 func newTestPlugin(next plugin.Handler, ndots int, list ...string) *SearchExpand {
 	c := newConfig()
 	c.domains, c.ndots = list, ndots
@@ -198,6 +198,7 @@ func newTestPlugin(next plugin.Handler, ndots int, list ...string) *SearchExpand
 
 // newTestPluginOf is newTestPlugin for whatever a directive may say.
 func newTestPluginOf(next plugin.Handler, c config) *SearchExpand {
+	c.wildcard = wildcardAllow
 	s := newSearchExpand(c)
 	s.Next = next
 	s.limit = &limit{max: 16}

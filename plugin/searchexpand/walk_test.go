@@ -274,6 +274,7 @@ func TestAWalkEndsWithItsContext(t *testing.T) {
 
 func TestACandidateEndsWhenAnEarlierOneHasTheName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		var causes []error
 		w := newWalker(handler(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			if r.Question[0].Name == "db01.b.test." {
@@ -281,6 +282,8 @@ func TestACandidateEndsWhenAnEarlierOneHasTheName(t *testing.T) {
 				return dns.RcodeSuccess, w.WriteMsg(msg(t, 0, "db01.b.test. 300 IN A 192.0.2.1"))
 			}
 			<-ctx.Done()
+			mu.Lock()
+			defer mu.Unlock()
 			causes = append(causes, context.Cause(ctx))
 			return dns.RcodeServerFailure, ctx.Err()
 		}))

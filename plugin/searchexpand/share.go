@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,11 +24,13 @@ type flight struct {
 	exact string  // what its queries have in common besides; empty: nobody may join
 	lead  *flight // one about the same subject that came before; nil if none did
 
-	cancel context.CancelCauseFunc // set before who started it leaves
-	done   chan struct{}           // closed when it is over
+	cancel   context.CancelCauseFunc // set before who started it leaves
+	searched chan struct{}           // closed when it has found what it can: the name is pinned, if it will be
+	done     chan struct{}           // closed when it is over
 
-	waiting int  // queries, and flights that it leads; guarded by flights.mu
-	over    bool // guarded by flights.mu
+	// Guarded by flights.mu.
+	waiting int // queries, and flights that it leads
+	over    bool
 
 	// Fixed when done is closed. Queries that share the conclusion read it only: reply
 	// copies what it takes.
@@ -55,7 +58,7 @@ func (fs *flights) board(about subject, exact string) (f *flight, start bool) {
 			return f, false
 		}
 	}
-	f = &flight{about: about, exact: exact, done: make(chan struct{}), waiting: 1}
+	f = &flight{about: about, exact: exact, searched: make(chan struct{}), done: make(chan struct{}), waiting: 1}
 	if len(same) > 0 {
 		// The first one waits for nobody, or no longer, so no two wait for each other.
 		f.lead = same[0]
@@ -63,6 +66,14 @@ func (fs *flights) board(about subject, exact string) (f *flight, start bool) {
 	}
 	fs.by[about] = append(same, f)
 	return f, true
+}
+
+// later returns the flights about the same subject that came after f.
+func (fs *flights) later(f *flight) []*flight {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	same := fs.by[f.about]
+	return slices.Clone(same[slices.Index(same, f)+1:])
 }
 
 // leave says that one waits no more, and reports whether that was the last one of a
@@ -156,6 +167,8 @@ func (s *SearchExpand) start(ctx context.Context, f *flight, w walker, now time.
 			}
 		}()
 		won = s.search(ctx, w, f, now)
+		close(f.searched)
+		won = s.heed(ctx, w, f, won)
 	}()
 }
 
@@ -170,10 +183,11 @@ func caught(v any) *crash {
 	return &crash{value: v, stack: debug.Stack()}
 }
 
-// follow waits until the flight that leads f is over, or ctx is.
+// follow waits until the flight that leads f has found what it can, or ctx is over.
 func (f *flight) follow(ctx context.Context) {
 	select {
-	case <-f.lead.done:
+	case <-f.lead.searched:
+	case <-f.lead.done: // by a panic
 	case <-ctx.Done():
 	}
 }
@@ -183,4 +197,29 @@ func (s *SearchExpand) unfollow(f *flight) {
 	if s.flights.leave(f.lead) {
 		f.lead.cancel(errUnwanted)
 	}
+}
+
+// heed returns the conclusion of f, with a denial put off until the searches for other
+// types that came after f are over: where one of them finds a host, the name exists,
+// whatever its server says when asked for the type of f. Who asks for two types waits for
+// both. An earlier search is not waited for, so no two wait for each other.
+func (s *SearchExpand) heed(ctx context.Context, w walker, f *flight, won conclusion) conclusion {
+	if won.result != resultNXDomain {
+		return won
+	}
+	ctx, cancel := context.WithDeadline(ctx, w.end)
+	defer cancel()
+	for _, other := range s.flights.later(f) {
+		select {
+		case <-other.done:
+		case <-ctx.Done():
+		}
+	}
+	q, now := w.request.Question[0], time.Now()
+	p, ok := s.pins.get(f.about, now)
+	if !ok || p.host == q.Qtype {
+		return won
+	}
+	owner := candidate{name: q.Name + p.suffix, suffix: p.suffix}
+	return conclude([]finding{{candidate: owner, verdict: owned, host: p.host, ttl: min(won.ttl, p.left(now))}})
 }

@@ -117,7 +117,7 @@ func TestSearchesForOneNameAreJoined(t *testing.T) {
 			{at: 1 * ms, name: "v4only.", qtype: dns.TypeA, records: 2, elapsed: 299 * ms},
 		}, asked: []string{"v4only.a.test. A", "v4only.a.test. A", "v4only.a.test. AAAA", "v4only.b.test. AAAA"}}, // the last by the hedge
 		"what the first did not find is searched for": {callers: []caller{
-			{name: "nope.", qtype: dns.TypeA, rcode: dns.RcodeNameError, elapsed: 200 * ms},
+			{name: "nope.", qtype: dns.TypeA, rcode: dns.RcodeNameError, elapsed: 400 * ms},
 			{at: 1 * ms, name: "nope.", qtype: dns.TypeAAAA, rcode: dns.RcodeNameError, elapsed: 399 * ms},
 		}, asked: []string{"nope.a.test. A", "nope.a.test. AAAA", "nope.b.test. A", "nope.b.test. AAAA"}},
 		"in the time that is left": {list: []string{"slow.test.", "slow2.slow.test."}, callers: []caller{
@@ -171,6 +171,60 @@ func TestSearchesForOneNameAreJoined(t *testing.T) {
 				}
 				if n := inTheAir(s); n != 0 || s.limit.n.Load() != 0 {
 					t.Errorf("%d flights and %d questions are left", n, s.limit.n.Load())
+				}
+			})
+		})
+	}
+}
+
+// Which of a client's two questions gets here first is a matter of chance.
+func TestADenialWaitsForWhatTheOtherFamilyFinds(t *testing.T) {
+	const ms = far / 100
+	tests := map[string]struct {
+		list    []string
+		callers []caller
+	}{
+		"the host is found": {callers: []caller{
+			{name: "bonly.", qtype: dns.TypeAAAA, elapsed: 400 * ms},
+			{at: 1 * ms, name: "bonly.", qtype: dns.TypeA, records: 2, elapsed: 399 * ms},
+		}},
+		"by the third": {callers: []caller{
+			{name: "bonly.", qtype: dns.TypeHTTPS, elapsed: 400 * ms},
+			{at: 1 * ms, name: "bonly.", qtype: dns.TypeAAAA, elapsed: 399 * ms},
+			{at: 2 * ms, name: "bonly.", qtype: dns.TypeA, records: 2, elapsed: 398 * ms},
+		}},
+		"the host comes too late": {callers: []caller{
+			{name: "bonly.", qtype: dns.TypeAAAA, rcode: dns.RcodeNameError, elapsed: 200 * ms},
+			{at: 200*ms + 1, name: "bonly.", qtype: dns.TypeA, records: 2, elapsed: 200 * ms},
+		}},
+		"it is nowhere": {callers: []caller{
+			{name: "nope.", qtype: dns.TypeAAAA, rcode: dns.RcodeNameError, elapsed: 400 * ms},
+			{at: 1 * ms, name: "nope.", qtype: dns.TypeA, rcode: dns.RcodeNameError, elapsed: 399 * ms},
+		}},
+		"the other one leaves": {callers: []caller{
+			{name: "bonly.", qtype: dns.TypeAAAA, rcode: dns.RcodeNameError, elapsed: 251 * ms},
+			{at: 1 * ms, leaves: 250 * ms, name: "bonly.", qtype: dns.TypeA, rcode: -1, elapsed: 250 * ms},
+		}},
+		"the one that waits leaves": {callers: []caller{
+			{leaves: 250 * ms, name: "bonly.", qtype: dns.TypeAAAA, rcode: -1, elapsed: 250 * ms},
+			{at: 1 * ms, name: "bonly.", qtype: dns.TypeA, records: 2, elapsed: 399 * ms},
+		}},
+		"not past its time": {list: longList(40), callers: []caller{
+			{name: "nope.", qtype: dns.TypeAAAA, rcode: dns.RcodeNameError, elapsed: defaultTimeout},
+			{at: 1 * ms, name: "nope.", qtype: dns.TypeA, rcode: dns.RcodeServerFailure, elapsed: defaultTimeout},
+		}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if tc.list == nil {
+					tc.list = []string{"a.test.", "b.test."}
+				}
+				s := newTestPlugin(distant(hostOnly{newZones(t)}), 1, tc.list...)
+				meet(t, s, tc.callers)
+				untilAllHaveEnded()
+				if n := inTheAir(s); n != 0 {
+					t.Errorf("%d flights are left", n)
 				}
 			})
 		})

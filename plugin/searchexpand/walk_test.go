@@ -290,10 +290,14 @@ func TestACandidateEndsWhenAnEarlierOneHasTheName(t *testing.T) {
 		start := time.Now()
 		w.walk(t.Context(), start, candidates("db01.", []string{"a.test.", "b.test.", "c.test."}))
 		synctest.Wait()
+		mu.Lock()
 		if len(causes) != 1 || !errors.Is(causes[0], errOutrun) {
 			t.Errorf("when the name was found, ended: %v, want the last one for %v", causes, errOutrun)
 		}
+		mu.Unlock()
 		time.Sleep(time.Second) // in a bubble
+		mu.Lock()
+		defer mu.Unlock()
 		if len(causes) != 2 || !errors.Is(causes[1], errTimeout) {
 			t.Errorf("ended: %v, want the first one by its own deadline", causes)
 		}

@@ -40,6 +40,13 @@ type leg struct {
 // silent reports whether the walk may go past a candidate that is undecided.
 func (l *leg) silent(now time.Time) bool { return now.Sub(l.since) >= l.patience }
 
+// givenUp reports whether the walk may end without a candidate though no other has
+// the name. That is so for a probe, which was to be skipped: one whose suffix is
+// back has answered by then.
+func (l *leg) givenUp(now time.Time) bool {
+	return l.probe && now.Sub(l.since) >= max(patience, l.patience)
+}
+
 // place is how long it holds up the candidates behind it. A probe is beside the
 // others from the start.
 func (l *leg) place() time.Duration {
@@ -141,6 +148,7 @@ func (c *course) over(now time.Time) bool {
 		case l.decided && l.finding.verdict.final():
 			return !undecided || l.finding.verdict.found()
 		case l.decided:
+		case l.givenUp(now):
 		case l.silent(now):
 			undecided = true
 		default:
@@ -164,7 +172,7 @@ func (c *course) due(now time.Time) time.Time {
 		if l.decided {
 			continue
 		}
-		for _, t := range []time.Time{l.since.Add(l.place()), l.since.Add(l.patience)} {
+		for _, t := range []time.Time{l.since.Add(l.place()), l.since.Add(l.patience), l.since.Add(patience)} {
 			if t.After(now) && t.Before(due) {
 				due = t
 			}

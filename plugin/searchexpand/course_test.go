@@ -100,3 +100,14 @@ func TestAnEmptyCourseIsOver(t *testing.T) {
 		t.Error("a walk with nobody to ask goes on")
 	}
 }
+
+func TestAProbeIsGivenUpNoSoonerThanItsPatienceEnds(t *testing.T) {
+	for wait, want := range map[time.Duration]time.Duration{hedgeDelay: patience, time.Second: time.Second} {
+		now := time.Unix(1e9, 0)
+		c := newCourse(pace{parallel: 1, timeout: 2 * time.Second}, now, candidates("db01.", longList(1)))
+		c.ask(now, admission{probe: true, patience: wait})
+		if c.over(now.Add(want-1)) || !c.over(now.Add(want)) {
+			t.Errorf("with a patience of %v, not given up at %v", wait, want)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,9 +185,9 @@ func TestASilentSuffixIsSkippedAfterThreeNamesAndBackWithinASecond(t *testing.T)
 		suffixCount.Reset()
 		z := newZones(t)
 		z.add(t, "b.test.", 300, "h1 A 192.0.2.1", "h2 A 192.0.2.2", "h3 A 192.0.2.3", "h4 A 192.0.2.4", "h5 A 192.0.2.5")
-		up := false
+		var up atomic.Bool
 		a := asker{t, newTestPlugin(handler(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			if dns.IsSubDomain("slow.test.", r.Question[0].Name) && up {
+			if dns.IsSubDomain("slow.test.", r.Question[0].Name) && up.Load() {
 				m := new(dns.Msg).SetRcode(r, dns.RcodeNameError)
 				return m.Rcode, w.WriteMsg(m)
 			}
@@ -217,7 +218,7 @@ func TestASilentSuffixIsSkippedAfterThreeNamesAndBackWithinASecond(t *testing.T)
 		time.Sleep(probeEvery + ms)
 		a.check("nope.", dns.RcodeServerFailure, 250*ms) // whose candidate is a probe
 
-		up = true
+		up.Store(true)
 		time.Sleep(probeEvery + ms)
 		a.check("nope.", dns.RcodeNameError, 0) // the probe is back
 		a.check("nope2.", dns.RcodeNameError, 0)

@@ -91,7 +91,7 @@ func (w walker) walk(ctx context.Context, now time.Time, tries []candidate) []fi
 		for c.ready(now) {
 			a := w.suffixes.admit(now, c.legs[c.next].suffix, w.pace)
 			if w.strict { // silence must not pass for a failure before its time
-				a.patience = w.pace.candidateTimeout()
+				a.patience = w.pace.timeout // not a candidate's, which ends as its failure is handed in
 			}
 			i := c.ask(now, a)
 			if a.skip {

@@ -51,17 +51,23 @@ func TestViaServerFindsWhatAnotherBlockAnswers(t *testing.T) {
 		ofB    []string // what the block of b.test is asked
 	}{
 		"server: a host of the other block": {
-			viaServer, "BONLY.", 0, []string{"BONLY. CNAME bonly.b.test.", "bonly.b.test. A 192.0.2.23"},
-			[]string{"BONLY.a.test. A"}, []string{"BONLY.b.test. A"},
+			viaServer, "BONLY.", 0,
+			[]string{"BONLY. CNAME bonly.b.test.", "bonly.b.test. A 192.0.2.23"},
+			[]string{"BONLY.a.test. A"},
+			[]string{"BONLY.b.test. A"},
 		},
 		"server: a host of our own": {
-			viaServer, "v4only.", 0, []string{"v4only. CNAME v4only.a.test.", "v4only.a.test. A 192.0.2.10"},
-			[]string{"v4only.a.test. A"}, nil,
+			viaServer, "v4only.", 0,
+			[]string{"v4only. CNAME v4only.a.test.", "v4only.a.test. A 192.0.2.10"},
+			[]string{"v4only.a.test. A"},
+			nil,
 		},
 		"server: nobody's": {viaServer, "nope.", dns.RcodeNameError, nil, []string{"nope.a.test. A"}, []string{"nope.b.test. A"}},
 		"chain: the other block is not asked": {
-			viaChain, "bonly.", 0, []string{"bonly. CNAME bonly.b.test.", "bonly.b.test. A 192.0.2.23"},
-			[]string{"bonly.a.test. A", "bonly.b.test. A"}, nil,
+			viaChain, "bonly.", 0,
+			[]string{"bonly. CNAME bonly.b.test.", "bonly.b.test. A 192.0.2.23"},
+			[]string{"bonly.a.test. A", "bonly.b.test. A"},
+			nil,
 		},
 	}
 	for name, tc := range tests {

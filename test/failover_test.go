@@ -211,7 +211,10 @@ func startPair(t testing.TB, forwarder, more string) *pair {
 	p := &pair{a: a, b: b}
 	p.server = startServer(t, fmt.Sprintf(`.:{PORT1} {
 		bind 127.0.0.1
-		searchexpand lab.test
+		searchexpand lab.test {
+			budget 10000 10000
+			wildcard allow
+		}
 		%s . %s %s
 		%s
 	}`, forwarder, a.listen, b.listen, more))

@@ -149,11 +149,13 @@ func TestPoolNeitherReadsTheClockNorStartsGoroutines(t *testing.T) {
 	}
 }
 
-// Where time is not real a sleep is fine. A test file that has no bubble has no
-// such place; in one that has, which function runs inside is for its reader to see.
+// Where time is not real a sleep is fine. A test file that has no bubble, by itself or
+// by a function of its package that makes one, has no such place; in one that has,
+// which function runs inside is for its reader to see.
 func TestNothingSleepsOutsideASynctestBubble(t *testing.T) {
+	makers := bubbleMakers(goFiles(t))
 	for _, file := range goFiles(t) {
-		if strings.HasSuffix(file.name, "_test.go") && file.imports("testing/synctest") {
+		if strings.HasSuffix(file.name, "_test.go") && (file.imports("testing/synctest") || file.callsOneOf(makers[path.Dir(file.name)])) {
 			continue
 		}
 		ast.Inspect(file.syntax, func(n ast.Node) bool {
@@ -163,6 +165,55 @@ func TestNothingSleepsOutsideASynctestBubble(t *testing.T) {
 			return true
 		})
 	}
+}
+
+// bubbleMakers returns the names of the functions that make a bubble, by directory:
+// directly, or by another one of them.
+func bubbleMakers(files []goFile) map[string]map[string]bool {
+	makers := make(map[string]map[string]bool)
+	for more := true; more; {
+		more = false
+		for _, file := range files {
+			dir := path.Dir(file.name)
+			if makers[dir] == nil {
+				makers[dir] = make(map[string]bool)
+			}
+			for _, decl := range file.syntax.Decls {
+				f, ok := decl.(*ast.FuncDecl)
+				if !ok || f.Recv != nil || makers[dir][f.Name.Name] {
+					continue
+				}
+				ast.Inspect(f, func(n ast.Node) bool {
+					sel, ok := n.(*ast.SelectorExpr)
+					direct := ok && sel.Sel.Name == "Test" && file.isPackage(sel.X, "testing/synctest")
+					if direct || callsOneOf(n, makers[dir]) {
+						makers[dir][f.Name.Name], more = true, true
+					}
+					return true
+				})
+			}
+		}
+	}
+	return makers
+}
+
+// callsOneOf reports whether the node is a call of a function of that name.
+func callsOneOf(n ast.Node, names map[string]bool) bool {
+	call, ok := n.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	ident, ok := call.Fun.(*ast.Ident)
+	return ok && names[ident.Name]
+}
+
+func (f goFile) callsOneOf(names map[string]bool) bool {
+	found := false
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		found = found || callsOneOf(n, names)
+		return !found
+	})
+	return found
 }
 
 func TestFilesAreNamedByWhatTheyHold(t *testing.T) {

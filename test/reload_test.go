@@ -19,7 +19,10 @@ func TestAThousandReloadsLeaveNothingBehind(t *testing.T) {
 	b := startUpstream(t, loopbackAddr(freePort(t)), addressB)
 	text, ports := withPorts(t, fmt.Sprintf(`.:{PORT1} {
 		bind 127.0.0.1
-		searchexpand lab.test
+		searchexpand lab.test {
+			budget 10000 10000
+			wildcard allow
+		}
 		healthforward . %s %s
 	}`, a.listen, b.listen))
 	taken, err := net.ListenPacket("udp", loopbackAddr(freePort(t)))

@@ -86,7 +86,8 @@ func (f *Forwarder) board(ctx context.Context, w *waiter, g *group, now time.Tim
 	}
 	s = &shared{flight: fl, key: key, began: now, done: make(chan struct{}), waiting: 1}
 	// The values stay: spans hang on them.
-	ctx, s.cancel = context.WithDeadline(context.WithoutCancel(ctx), fl.deadline)
+	own, cancel := context.WithDeadline(context.WithoutCancel(ctx), fl.deadline)
+	s.cancel = cancel
 	if !canary {
 		if earlier := f.sharing.add(s); earlier != nil {
 			s.cancel()
@@ -94,19 +95,26 @@ func (f *Forwarder) board(ctx context.Context, w *waiter, g *group, now time.Tim
 		}
 	}
 	f.enter(fl)
-	f.attempts.Go(func() { f.fly(ctx, s) })
+	if ctx.Done() == nil && !w.due.Before(fl.deadline) { // it cannot leave early, so it may as well fly itself
+		f.fly(own, s)
+	} else {
+		f.attempts.Go(func() { f.fly(own, s) })
+	}
 	return s, true
 }
 
-// fly runs a flight until it is over.
+// fly runs a flight until it is over, and lets go of it even if something below panics.
 func (f *Forwarder) fly(ctx context.Context, s *shared) {
-	won, ok := s.run(ctx)
-	s.cancel()
-	if ok && answeredWell(won) {
+	var won result
+	defer func() {
+		s.cancel()
+		f.exit(s.flight)
+		f.sharing.end(s, won)
+	}()
+	var ok bool
+	if won, ok = s.run(ctx); ok && answeredWell(won) {
 		f.shadow(s.key.group, s.query)
 	}
-	f.exit(s.flight)
-	f.sharing.end(s, won)
 }
 
 // await waits for the end of a flight, as long as the client has time, and returns

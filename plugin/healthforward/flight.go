@@ -58,14 +58,15 @@ type flight struct {
 	nudges   chan nudge
 
 	tickets []pool.Ticket
-	next    int    // into tickets
-	round   int    // of asking everybody, 0 for the first
-	replied bool   // somebody has replied, with whatever
-	parked  bool   // nobody was up or suspect: asked all the same
-	full    bool   // an upstream was passed over because too many wait on it
-	spared  bool   // the free fail-over after a hard error is used up
-	denied  result // what a lower tier denies while those above may know it
-	inDoubt int    // the rank of the one who has not said yet what a later one denies, for reason doubted
+	next    int       // into tickets
+	round   int       // of asking everybody, 0 for the first
+	replied bool      // somebody has replied, with whatever
+	parked  bool      // nobody was up or suspect: asked all the same
+	full    bool      // an upstream was passed over because too many wait on it
+	crowded []pool.ID // those that were
+	spared  bool      // the free fail-over after a hard error is used up
+	denied  result    // what a lower tier denies while those above may know it
+	inDoubt int       // the rank of the one who has not said yet what a later one denies, for reason doubted
 
 	mu    sync.Mutex
 	tries []*try
@@ -246,7 +247,10 @@ func (f *flight) mayAsk(round int, why reason, pending int) bool {
 
 // started notes why a ticket could not be started.
 func (f *flight) started(t pool.Ticket, s pool.Start) (pool.Ticket, bool) {
-	f.full = f.full || s == pool.Full
+	if s == pool.Full {
+		f.full = true
+		f.crowded = append(f.crowded, t.ID)
+	}
 	return t, s == pool.Started
 }
 

@@ -2,6 +2,7 @@ package healthforward
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"steadfast.internal/plugin/healthforward/internal/pool"
@@ -34,13 +35,14 @@ func (f *flight) tierOpen(t pool.Ticket) bool {
 		time.Since(f.began) >= tierHold || f.allEnded(t.Tier)
 }
 
-// allEnded reports whether whoever could be asked above the tier has been, in vain.
+// allEnded reports whether whoever could be asked above the tier has been, in vain, or
+// has too many waiting already.
 func (f *flight) allEnded(tier int) bool {
 	for _, t := range f.tickets {
 		if t.Tier >= tier {
 			continue
 		}
-		ended := false
+		ended := slices.Contains(f.crowded, t.ID)
 		for _, tried := range f.tries {
 			ended = ended || tried.ticket.ID == t.ID && tried.ended.Load()
 		}

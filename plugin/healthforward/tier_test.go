@@ -339,3 +339,21 @@ func befall(random *rand.Rand, v *view) {
 		}
 	})
 }
+
+func TestTheBackupIsAskedWhileTooManyWaitOnThePrimary(t *testing.T) {
+	tiered(t, oneEach, nil, func(t *testing.T, fw *Forwarder, up map[string]*view) {
+		const many = 1024 // what its rules allow
+		up[primary].mu.Lock()
+		up[primary].rtt = 300 * ms
+		up[primary].mu.Unlock()
+		var wg sync.WaitGroup
+		for i := range many {
+			wg.Go(func() { resolve(t, fw, fmt.Sprintf("n%d.example.org.", i)) })
+		}
+		time.Sleep(ms)
+		if addr, took := resolve(t, fw, "more.example.org."); addr != spare || took != 2*ms {
+			t.Errorf("one more query: %q in %v, want the backup's answer at once", addr, took)
+		}
+		wg.Wait()
+	})
+}

@@ -36,6 +36,9 @@ const (
 
 	// ejectedInFlight bounds the queries that wait for one that may never answer.
 	ejectedInFlight = 128
+	// returnInFlight is what one that returns may have waiting at least: those that
+	// waited for it while nobody else could be asked, and each of them sent again.
+	returnInFlight = 2 * ejectedInFlight
 	// canaryEvery is how often one more query finds out whether it answers again: the
 	// others may have been sent seconds ago, and would wait on. A query that waits
 	// while nobody is up asks another one that has not been asked for so long.

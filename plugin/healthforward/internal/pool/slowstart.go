@@ -10,7 +10,7 @@ func (m *member) capacity(now time.Time) int {
 	case m.state == Ejected:
 		return min(m.rules.InFlight, ejectedInFlight)
 	case m.state == SlowStart:
-		return max(min(m.rules.InFlight, ejectedInFlight), int(float64(m.rules.InFlight)*m.ramp(now)))
+		return max(min(m.rules.InFlight, returnInFlight), int(float64(m.rules.InFlight)*m.ramp(now)))
 	}
 	return m.rules.InFlight
 }

@@ -12,8 +12,8 @@ func TestSlowStart(t *testing.T) {
 		capacity int
 		want     State
 	}{
-		"at the return":      {0, 0.1, 128, SlowStart},
-		"after a second":     {time.Second, 0.19, 194, SlowStart},
+		"at the return":      {0, 0.1, 256, SlowStart},
+		"after two seconds":  {2 * time.Second, 0.28, 286, SlowStart},
 		"half way":           {5 * time.Second, 0.55, 563, SlowStart},
 		"just before it end": {10*time.Second - 1, 1, 1023, SlowStart},
 		"after ten seconds":  {10 * time.Second, 1, 1024, Up},

@@ -2,6 +2,7 @@ package searchexpand
 
 import (
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -74,6 +75,11 @@ func newPin(c conclusion, qtype uint16, now time.Time) (pin, bool) {
 	}
 	p.until = now.Add(max(minPinTime, keep))
 	return p, true
+}
+
+// among returns the place of the pin's candidate, -1 if it is none of them.
+func (p pin) among(tries []candidate) int {
+	return slices.IndexFunc(tries, func(c candidate) bool { return c.suffix == p.suffix })
 }
 
 // left returns for how many seconds from now on the pin's host may be taken for the

@@ -2,7 +2,6 @@ package searchexpand
 
 import (
 	"context"
-	"slices"
 	"time"
 )
 
@@ -42,7 +41,7 @@ func (s *SearchExpand) settle(about subject, qtype uint16, findings []finding) c
 func (s *SearchExpand) atPin(ctx context.Context, w walker, about subject, tries []candidate) (conclusion, []finding) {
 	now := time.Now()
 	p, ok := s.pins.get(about, now)
-	at := slices.IndexFunc(tries, func(c candidate) bool { return c.suffix == p.suffix })
+	at := p.among(tries)
 	if !ok || at < 0 || !now.Before(w.end) {
 		return conclusion{}, nil
 	}

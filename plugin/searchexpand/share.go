@@ -220,6 +220,10 @@ func (s *SearchExpand) heed(ctx context.Context, w walker, f *flight, won conclu
 	if !ok || p.host == q.Qtype {
 		return won
 	}
-	owner := candidate{name: q.Name + p.suffix, suffix: p.suffix}
-	return conclude([]finding{{candidate: owner, verdict: owned, host: p.host, ttl: min(won.ttl, p.left(now))}})
+	tries := candidates(q.Name, s.list)
+	at := p.among(tries)
+	if at < 0 {
+		return won
+	}
+	return conclude([]finding{{candidate: tries[at], verdict: owned, host: p.host, ttl: min(won.ttl, p.left(now))}})
 }

@@ -368,3 +368,30 @@ func TestTheIDMakesNoOtherQuestion(t *testing.T) {
 		t.Errorf("%q and %q differ", exactly(w, a), exactly(w, b))
 	}
 }
+
+func TestADenialThatIsNoneNamesTheHostThatWasFound(t *testing.T) {
+	for asked, want := range map[string]string{
+		"bonly.":       "bonly.b.test.",
+		"ext.example.": "ext.example.", // as it is
+	} {
+		t.Run(asked, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTestPlugin(distant(hostOnly{newZones(t)}), 2, ".", "b.test.")
+				ctx := metadata.ContextWithMetadata(t.Context())
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if rcode, err := s.ServeDNS(ctx, &recorder{}, query(asked, dns.TypeAAAA)); rcode != dns.RcodeSuccess || err != nil {
+						t.Errorf("ServeDNS = %d, %v", rcode, err)
+					}
+				})
+				time.Sleep(time.Millisecond)
+				serve(t, s, query(asked, dns.TypeA))
+				wg.Wait()
+				name := metadata.ValueFunc(ctx, labelName)
+				if name == nil || name() != want {
+					t.Errorf("the name is %v, want %s", name, want)
+				}
+			})
+		})
+	}
+}

@@ -17,9 +17,17 @@ import (
 func init() { roles["upstream"] = runUpstream }
 
 // runUpstream is a resolver that answers every question for an address with its
-// own: upstream LISTEN ADDRESS. It knows the zone lab.test and nothing else.
+// own: upstream LISTEN ADDRESS [DELAY]. It knows the zone lab.test and nothing else.
 func runUpstream() {
 	listen, address := os.Args[1], os.Args[2]
+	var delay time.Duration
+	if len(os.Args) > 3 {
+		var err error
+		if delay, err = time.ParseDuration(os.Args[3]); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
 		m := new(dns.Msg).SetReply(r)
 		name := r.Question[0].Name
@@ -33,6 +41,7 @@ func runUpstream() {
 				A:   net.ParseIP(address),
 			}}
 		}
+		<-time.After(delay)
 		w.WriteMsg(m)
 	})
 	for _, network := range []string{"tcp", "udp"} {
@@ -55,9 +64,10 @@ type upstream struct {
 	address string // what it answers
 }
 
-func startUpstream(t testing.TB, listen, address string) *upstream {
+func startUpstream(t testing.TB, listen, address string, delay ...string) *upstream {
 	t.Helper()
-	u := &upstream{process: startProcess(t, "upstream", t.TempDir(), listen, address), listen: listen, address: address}
+	args := append([]string{listen, address}, delay...)
+	u := &upstream{process: startProcess(t, "upstream", t.TempDir(), args...), listen: listen, address: address}
 	u.waitForLog("serving udp", startLimit)
 	u.waitForLog("serving tcp", startLimit)
 	return u

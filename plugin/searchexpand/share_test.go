@@ -387,9 +387,12 @@ func TestADenialThatIsNoneNamesTheHostThatWasFound(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				serve(t, s, query(asked, dns.TypeA))
 				wg.Wait()
-				name := metadata.ValueFunc(ctx, labelName)
-				if name == nil || name() != want {
-					t.Errorf("the name is %v, want %s", name, want)
+				got := "not set"
+				if name := metadata.ValueFunc(ctx, labelName); name != nil {
+					got = name()
+				}
+				if got != want {
+					t.Errorf("the name is %s, want %s", got, want)
 				}
 			})
 		})

@@ -312,7 +312,7 @@ func (f *Forwarder) complain(now time.Time) {
 	if now.UnixNano()-last < int64(complainEvery) || !f.complaint.CompareAndSwap(last, now.UnixNano()) {
 		return
 	}
-	log.Warningf("no upstream of %s answers: clients get SERVFAIL (said once in %s)", f.From, complainEvery)
+	log.Warningf("no upstream that may be asked answers a query for %s: clients get SERVFAIL (said once in %s)", f.From, complainEvery)
 }
 
 func (f *Forwarder) enter(fl *flight) {

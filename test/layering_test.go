@@ -45,6 +45,10 @@ var layers = map[string]struct {
 		never:   []string{"github.com/coredns/coredns", module + "/plugin/healthforward", module + "/plugin/searchexpand"},
 		because: "it parses blocks, whoever's they are",
 	},
+	"plugin/internal/resolvconf": {
+		never:   []string{"github.com/coredns", "github.com/miekg", "github.com/prometheus", module + "/plugin/healthforward", module + "/plugin/searchexpand"},
+		because: "it reads and follows files, whatever they are for",
+	},
 	"build/internal/plugincfg": {
 		never:   []string{"github.com", module + "/build/plugins"},
 		because: "a generator that links what it generates cannot mend it",

@@ -32,6 +32,9 @@ const noMaxTTL = math.MaxUint32
 // message of c, and shares no record with them. The conclusion is one that calls
 // for a reply. See DESIGN.md, D7 and D8.
 func (f form) reply(req *dns.Msg, c conclusion) *dns.Msg {
+	if m := c.asIs(req); m != nil {
+		return m
+	}
 	m := new(dns.Msg).SetReply(req) // the question is spelled as it was asked
 	m.RecursionAvailable = true     // glibc takes a reply without RA, AA and SOA for a lame server's
 	m.Rcode = c.rcode
@@ -46,10 +49,25 @@ func (f form) reply(req *dns.Msg, c conclusion) *dns.Msg {
 		lowerTTLs(m.Answer, f.maxTTL)
 		lowerTTLs(m.Extra, f.maxTTL)
 	case resultNoData, resultNXDomain, resultBlocked:
-		m.Ns = []dns.RR{denial(min(c.ttl, f.negTTL))}
+		m.Ns = []dns.RR{denial(c.soa, min(c.ttl, f.negTTL))}
 	}
 	if m.Rcode != dns.RcodeSuccess {
 		explain(m, opt, c)
+	}
+	return m
+}
+
+// asIs returns the reply that the client would have got without us, if the name that it
+// asked for, with a domain that it knows, is the one that is meant: nil otherwise, or if
+// what a plugin below made is no message.
+func (c conclusion) asIs(req *dns.Msg) *dns.Msg {
+	if !c.last.asked || c.last.suffix == root || c.last.msg == nil || c.last.msg.Rcode != dns.RcodeSuccess || c.degraded() {
+		return nil
+	}
+	m := c.last.msg.Copy()
+	m.Id, m.Question = req.Id, req.Question
+	if _, err := m.Pack(); err != nil {
+		return nil
 	}
 	return m
 }
@@ -65,7 +83,7 @@ func (f form) found(c conclusion, q dns.Question, do bool) []dns.RR {
 	answer := make([]dns.RR, 0, len(records)+1)
 	switch {
 	case len(records) == 0:
-	case back || c.last.suffix == root: // the name found is the one asked
+	case back || c.last.asked: // the name found is the one asked
 		if c.reason != "" { // past a failure
 			records = shortLived(records)
 		}
@@ -254,9 +272,15 @@ func useful(extra []dns.RR, qtype uint16, do bool) []dns.RR {
 }
 
 // denial returns the SOA record of a negative reply, which says for how many
-// seconds it may be kept (RFC 2308, section 3). Its owner is the root: it has to
-// be at or above the name asked, and no zone of a candidate is.
-func denial(ttl uint32) dns.RR {
+// seconds it may be kept (RFC 2308, section 3). Its owner has to be at or above the name
+// asked. The zone of a candidate is not, so it is the root, unless that name was itself
+// a candidate.
+func denial(own *dns.SOA, ttl uint32) dns.RR {
+	if own != nil {
+		soa := *own
+		soa.Hdr.Ttl, soa.Minttl = ttl, ttl
+		return &soa
+	}
 	return &dns.SOA{
 		Hdr:     dns.RR_Header{Name: root, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: ttl},
 		Ns:      "searchexpand.invalid.",

@@ -19,7 +19,7 @@ func won(m *dns.Msg, name string) conclusion {
 	return conclusion{
 		result: resultAnswer,
 		ttl:    math.MaxUint32,
-		last:   finding{candidate: candidate{name, "b.test."}, outcome: outcome{msg: m}, verdict: answered},
+		last:   finding{candidate: tried(name, "b.test."), outcome: outcome{msg: m}, verdict: answered},
 	}
 }
 
@@ -197,7 +197,7 @@ func TestHeaderOfTheReply(t *testing.T) {
 
 func TestTheNameAsItIsNeedsNoAlias(t *testing.T) {
 	c := won(msg(t, 0, "db01. 300 IN A 192.0.2.1"), "db01.")
-	c.last.suffix = root
+	c.last.candidate = tried("db01.", root)
 	got := records(asDefault.reply(query("db01.", dns.TypeA), c).Answer)
 	if want := []string{"db01. 300 IN A 192.0.2.1"}; !slices.Equal(got, want) {
 		t.Errorf("answer = %q, want %q", got, want)
@@ -205,10 +205,10 @@ func TestTheNameAsItIsNeedsNoAlias(t *testing.T) {
 }
 
 func TestTheNameAsItIsPastAFailureIsNotKeptForLong(t *testing.T) {
-	asked := newFinding(candidate{"db01.lab.", root}, outcome{msg: msg(t, 0, "db01.lab. 300 IN CNAME x.test.", "x.test. 3 IN A 192.0.2.1")}, dns.TypeA)
-	back := newFinding(candidate{"db01.lab.b.test.", "b.test."}, outcome{msg: msg(t, 0, "db01.lab.b.test. 300 IN CNAME db01.lab.", "db01.lab. 300 IN A 192.0.2.1")}, dns.TypeA)
-	failure := newFinding(candidate{"db01.lab.a.test.", "a.test."}, outcome{msg: msg(t, dns.RcodeServerFailure)}, dns.TypeA)
-	denial := newFinding(candidate{"db01.lab.a.test.", "a.test."}, outcome{msg: msg(t, dns.RcodeNameError, soaMin7)}, dns.TypeA)
+	asked := newFinding(tried("db01.lab.", root), outcome{msg: msg(t, 0, "db01.lab. 300 IN CNAME x.test.", "x.test. 3 IN A 192.0.2.1")}, dns.TypeA)
+	back := newFinding(tried("db01.lab.b.test.", "b.test."), outcome{msg: msg(t, 0, "db01.lab.b.test. 300 IN CNAME db01.lab.", "db01.lab. 300 IN A 192.0.2.1")}, dns.TypeA)
+	failure := newFinding(tried("db01.lab.a.test.", "a.test."), outcome{msg: msg(t, dns.RcodeServerFailure)}, dns.TypeA)
+	denial := newFinding(tried("db01.lab.a.test.", "a.test."), outcome{msg: msg(t, dns.RcodeNameError, soaMin7)}, dns.TypeA)
 	tests := map[string]struct {
 		findings []finding
 		want     []string

@@ -147,14 +147,7 @@ func (b *budget) of(addr net.Addr) bill {
 
 // network returns whom an address belongs to. Clients without an IP address are one.
 func network(addr net.Addr) netip.Prefix {
-	if addr == nil {
-		return netip.Prefix{}
-	}
-	from, err := netip.ParseAddrPort(addr.String())
-	if err != nil {
-		return netip.Prefix{}
-	}
-	ip, bits := from.Addr().Unmap().WithZone(""), ipv6Network
+	ip, bits := ipOf(addr), ipv6Network
 	if ip.Is4() {
 		bits = ipv4Network
 	}

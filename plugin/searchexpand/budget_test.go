@@ -125,7 +125,7 @@ func TestOnlyWhatLeavesTheProcessIsPaidFor(t *testing.T) {
 					return dns.RcodeSuccess, w.WriteMsg(msg(t, 0, r.Question[0].Name+" 300 IN A 192.0.2.1"))
 				}))
 				start := time.Now()
-				w.walk(t.Context(), start, candidates("db01.", []string{"a.test."}))
+				w.walk(t.Context(), start, candidates("db01.", domainsOf("a.test.")))
 				full := start.Add(-clientBurst)
 				if got := w.bill.client.spent.Sub(full); got != tc.want {
 					t.Errorf("spent %v, want %v", got, tc.want)
@@ -148,7 +148,7 @@ type crowd struct {
 func newCrowd(t *testing.T, r rates) *crowd {
 	c := &crowd{t: t, sent: make(map[string]int)}
 	conf := newConfig()
-	conf.domains, conf.rates, conf.wildcard = longList(64), r, wildcardAllow
+	conf.entries, conf.rates, conf.wildcard = entriesOf(longList(64)...), r, wildcardAllow
 	c.s = newSearchExpand(conf)
 	c.s.limit, c.s.budget, c.s.Next = &limit{max: maxInFlight}, newBudget(r, &credit{}), c
 	return c
@@ -294,7 +294,7 @@ func TestAPluginThatHeedsNoContextIsNotWaitedForWithoutBudget(t *testing.T) {
 		w := newWalker(bySuffix{"a.test.": {delay: time.Minute}})
 		w.bill.client.spent = time.Now()
 		start := time.Now()
-		got := w.walk(t.Context(), start, candidates("db01.", []string{"a.test."}))
+		got := w.walk(t.Context(), start, candidates("db01.", domainsOf("a.test.")))
 		if took := time.Since(start); took != recallTime || got[0].verdict != overloaded || conclude(got).result != resultBudget {
 			t.Errorf("%v after %v, want %v after %v", verdicts(got), took, overloaded, recallTime)
 		}

@@ -38,7 +38,7 @@ func (f *resolver) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 		}}
 	} else {
 		m.Rcode = dns.RcodeNameError
-		m.Ns = []dns.RR{denial(300)}
+		m.Ns = []dns.RR{denial(nil, 300)}
 	}
 	return m.Rcode, w.WriteMsg(m)
 }
@@ -47,7 +47,7 @@ func (f *resolver) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Ms
 // resolver that knows db01 in the last one.
 func newCached(r rates, parallel int) (*SearchExpand, *resolver) {
 	c, below := newConfig(), &resolver{knows: "db01.d63.example."}
-	c.domains, c.rates, c.pace.parallel, c.wildcard = longList(64), r, parallel, wildcardAllow
+	c.entries, c.rates, c.pace.parallel, c.wildcard = entriesOf(longList(64)...), r, parallel, wildcardAllow
 	s := newSearchExpand(c)
 	cached := cache.New()
 	cached.Next = below

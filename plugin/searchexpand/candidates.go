@@ -11,32 +11,34 @@ const root = "."
 
 // candidate is a name to ask for in place of the name asked.
 type candidate struct {
-	name   string // fully qualified; the asked part is spelled as it was asked
-	suffix string // the entry of the search list that made it; root if the name is as asked
+	name string // fully qualified; the asked part is spelled as it was asked
+	domain
+	asked bool // it is the name asked itself: it needs no alias, and what it says is never kept back
+	gate  gate // what it is asked for if it is no name to be found
 }
 
 // candidates returns what to try for name, in order. The name is fully
-// qualified, and so are the entries of list. Where the list holds the root, the
+// qualified, and so are the domains of the list. Where the list holds the root, the
 // name goes out as it is; without it a dotted name does so last and a dotless
 // one never, because it would leak to the root servers. What is too long to be
 // sent is left out: it cannot exist. See DESIGN.md, D3.
-func candidates(name string, list []string) []candidate {
-	tries := make([]candidate, 0, len(list)+1)
+func candidates(name string, domains []domain) []candidate {
+	tries := make([]candidate, 0, len(domains)+3) // the name as it is and two gates
 	octets := wireOctets(name)
-	asIs := candidate{name: name, suffix: root}
+	asIs := candidate{name: name, domain: domain{suffix: root, entry: root}}
 	placed := false
-	for _, suffix := range list {
-		if suffix == root {
+	for _, d := range domains {
+		if d.suffix == root {
 			tries = append(tries, asIs)
 			placed = true
 			continue
 		}
 		// Both lengths count the root label; joined, the name has one. A label
 		// cannot grow by joining, so its own limit needs no look.
-		if octets-1+wireOctets(suffix) > maxNameOctets {
+		if octets-1+wireOctets(d.suffix) > maxNameOctets {
 			continue
 		}
-		tries = append(tries, candidate{name: name + suffix, suffix: suffix})
+		tries = append(tries, candidate{name: name + d.suffix, domain: d})
 	}
 	if !placed && dots(name) > 0 {
 		tries = append(tries, asIs)

@@ -39,7 +39,7 @@ func TestCandidatesAreInListOrder(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := names(candidates(tc.name, tc.list))
+			got := names(candidates(tc.name, domainsOf(tc.list...)))
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("candidates(%q, %q) = %q, want %q", tc.name, tc.list, got, tc.want)
 			}
@@ -49,7 +49,7 @@ func TestCandidatesAreInListOrder(t *testing.T) {
 
 func TestCandidatesOfALongListAreAllThere(t *testing.T) {
 	list := longList(100)
-	got := candidates("db01.", list)
+	got := candidates("db01.", domainsOf(list...))
 	if len(got) != len(list) {
 		t.Fatalf("candidates = %d, want %d", len(got), len(list))
 	}
@@ -92,7 +92,7 @@ func FuzzCandidates(f *testing.F) {
 				list = append(list, domain)
 			}
 		}
-		for _, c := range candidates(name, list) {
+		for _, c := range candidates(name, domainsOf(list...)) {
 			if n, err := dns.PackDomainName(c.name, packed, 0, nil, false); err != nil || n > maxNameOctets {
 				t.Errorf("candidate %q of %q takes %d octets: %v", c.name, name, n, err)
 			}

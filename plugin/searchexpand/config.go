@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/coredns/caddy/caddyfile"
-	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
 	"steadfast.internal/plugin/internal/corefile"
@@ -41,7 +40,9 @@ const (
 
 // config is what one directive says.
 type config struct {
-	domains   []string // search list in order, lower case, fully qualified, each once; "." is the name as it is
+	entries   []entry  // search list in order, each once; "." is the name as it is
+	clients   clients  // whom it is for; default everybody
+	triggers  triggers // which names it is for besides bare ones; default none
 	ndots     int      // names with as many dots or more are left alone; 1 to 15, default 1
 	pace      pace     // how fast the list is tried; parallel 1 to 64, default 1; timeout 100 ms to 10 s, default 2 s
 	rates     rates    // what may leave the process
@@ -84,18 +85,21 @@ func newConfig() config {
 // properties returns what may stand in the block.
 func (c *config) properties() corefile.Table {
 	return corefile.Table{
-		"answer":     corefile.Enum(&c.form.shape, shapeAlias, shapeOwner),
-		"block":      c.block.parse,
-		"budget":     c.rates.parse,
-		"except":     corefile.List(&c.except, parseZone),
-		"maxttl":     seconds(&c.form.maxTTL, 0, topMaxTTL),
-		"ndots":      corefile.Int(&c.ndots, 1, maxNdots),
-		"negttl":     seconds(&c.form.negTTL, 0, topNegTTL),
-		"on_failure": corefile.Enum(&c.onFailure, failureContinues, failureStops),
-		"parallel":   corefile.Int(&c.pace.parallel, 1, maxParallel),
-		"timeout":    corefile.Duration(&c.pace.timeout, minTimeout, maxTimeout),
-		"via":        corefile.Enum(&c.via, viaChain, viaServer),
-		"wildcard":   corefile.Enum(&c.wildcard, wildcardLast, wildcardAllow, wildcardIgnore),
+		"answer":        corefile.Enum(&c.form.shape, shapeAlias, shapeOwner),
+		"block":         c.block.parse,
+		"budget":        c.rates.parse,
+		"client":        prefixes(&c.clients.only),
+		"except":        corefile.List(&c.except, parseZone),
+		"except_client": prefixes(&c.clients.except),
+		"maxttl":        seconds(&c.form.maxTTL, 0, topMaxTTL),
+		"ndots":         corefile.Int(&c.ndots, 1, maxNdots),
+		"negttl":        seconds(&c.form.negTTL, 0, topNegTTL),
+		"on_failure":    corefile.Enum(&c.onFailure, failureContinues, failureStops),
+		"parallel":      corefile.Int(&c.pace.parallel, 1, maxParallel),
+		"timeout":       corefile.Duration(&c.pace.timeout, minTimeout, maxTimeout),
+		"trigger":       c.triggers.parse,
+		"via":           corefile.Enum(&c.via, viaChain, viaServer),
+		"wildcard":      corefile.Enum(&c.wildcard, wildcardLast, wildcardAllow, wildcardIgnore),
 	}
 }
 
@@ -114,31 +118,55 @@ func seconds(dst *uint32, minimum, maximum time.Duration) corefile.Property {
 	}
 }
 
-// parse reads the directive of a server block.
-func parse(d *caddyfile.Dispenser) (config, error) {
-	c := newConfig()
-	for seen := false; d.Next(); seen = true {
-		if seen {
-			return config{}, plugin.ErrOnce
+// parse reads the directives of a server block, each a stanza. A query is for the first
+// one whose client it comes from.
+func parse(d *caddyfile.Dispenser) ([]config, error) {
+	var stanzas []config
+	for d.Next() {
+		c, err := parseStanza(d)
+		if err != nil {
+			return nil, err
 		}
-		args := d.RemainingArgs()
-		if len(args) == 0 {
-			return config{}, d.Err("wants at least one domain to complete names with")
-		}
-		for _, arg := range args {
-			domain, err := parseDomain(arg)
-			if err != nil {
-				return config{}, d.Err(err.Error())
-			}
-			if !slices.Contains(c.domains, domain) {
-				c.domains = append(c.domains, domain)
-			}
-		}
-		if err := c.properties().Parse(d); err != nil {
-			return config{}, err
+		stanzas = append(stanzas, c)
+		if err := checkReach(stanzas); err != nil {
+			return nil, d.Err(err.Error())
 		}
 	}
+	return stanzas, nil
+}
+
+// parseStanza reads one directive.
+func parseStanza(d *caddyfile.Dispenser) (config, error) {
+	c := newConfig()
+	for _, arg := range d.RemainingArgs() {
+		e, err := parseEntry(arg)
+		if err != nil {
+			return config{}, d.Err(err.Error())
+		}
+		if !slices.ContainsFunc(c.entries, func(known entry) bool { return known.text == e.text }) {
+			c.entries = append(c.entries, e)
+		}
+	}
+	if err := c.properties().Parse(d); err != nil {
+		return config{}, err
+	}
+	if len(c.entries) == 0 && len(c.triggers.zones) == 0 {
+		return config{}, d.Err("wants at least one domain to complete names with")
+	}
+	if c.triggers.first && leader(c.entries).source == nil {
+		return config{}, d.Err(errNoFirst.Error())
+	}
 	return c, nil
+}
+
+// leader returns the entry that comes first among the domains.
+func leader(entries []entry) entry {
+	for _, e := range entries {
+		if e.text != root {
+			return e
+		}
+	}
+	return entry{}
 }
 
 // parseDomain returns the entry of a search list in lower case and fully

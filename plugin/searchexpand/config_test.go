@@ -1,7 +1,6 @@
 package searchexpand
 
 import (
-	"errors"
 	"reflect"
 	"slices"
 	"strings"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/caddy/caddyfile"
-	"github.com/coredns/coredns/plugin"
 )
 
 func TestParseTakes(t *testing.T) {
@@ -38,12 +36,12 @@ func TestParseTakes(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := parse(dispenser(tc.text))
+			got, err := parseOne(dispenser(tc.text))
 			if err != nil {
 				t.Fatalf("parse(%q): %v", tc.text, err)
 			}
-			if !slices.Equal(got.domains, tc.want) || got.ndots != tc.ndots {
-				t.Errorf("parse(%q) = %q and ndots %d, want %q and %d", tc.text, got.domains, got.ndots, tc.want, tc.ndots)
+			if !slices.Equal(textsOf(got), tc.want) || got.ndots != tc.ndots {
+				t.Errorf("parse(%q) = %q and ndots %d, want %q and %d", tc.text, textsOf(got), got.ndots, tc.want, tc.ndots)
 			}
 		})
 	}
@@ -72,12 +70,12 @@ func TestParseTakesProperties(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := parse(dispenser("searchexpand a.example {\n " + tc.lines + "\n}"))
+			got, err := parseOne(dispenser("searchexpand a.example {\n " + tc.lines + "\n}"))
 			if err != nil {
 				t.Fatalf("parse(%q): %v", tc.lines, err)
 			}
 			want := newConfig()
-			want.domains = []string{"a.example."}
+			want.entries = entriesOf("a.example.")
 			tc.want(&want)
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("parse(%q) = %+v, want %+v", tc.lines, got, want)
@@ -94,7 +92,7 @@ func TestParseTakesEachPolicyForWildcards(t *testing.T) {
 		" wildcard ignore\n": wildcardIgnore,
 	}
 	for line, want := range tests {
-		c, err := parse(dispenser("searchexpand a.example {\n" + line + "}"))
+		c, err := parseOne(dispenser("searchexpand a.example {\n" + line + "}"))
 		if err != nil || c.wildcard != want {
 			t.Errorf("%q: wildcard %q, %v, want %q", line, c.wildcard, err, want)
 		}
@@ -111,17 +109,48 @@ func TestParseRefuses(t *testing.T) {
 		text string
 		want []string // what the error has to name
 	}{
-		"no domain":                   {"searchexpand", []string{"at least one domain"}},
-		"no domain but a block":       {"searchexpand {\n ndots 2\n}", []string{"at least one domain"}},
-		"an empty label":              {"searchexpand a..example", []string{`"a..example"`, "empty"}},
-		"a leading dot":               {"searchexpand .example", []string{`".example"`, "empty"}},
-		"an empty argument":           {`searchexpand ""`, []string{`""`, "empty"}},
-		"a label of 64 octets":        {"searchexpand " + label + ".example", []string{label, "64 octets", "63"}},
-		"a domain of 256 octets":      {"searchexpand " + tooLong, []string{tooLong, "256 octets", "255"}},
-		"an address":                  {"searchexpand 192.0.2.1", []string{`"192.0.2.1"`, "number"}},
-		"an IPv6 address":             {"searchexpand 2001:db8::1", []string{`"2001:db8::1"`, "':'"}},
-		"a path":                      {"searchexpand /etc/resolv.conf", []string{`"/etc/resolv.conf"`, "'/'"}},
-		"a plugin":                    {"searchexpand @kubernetes", []string{"'@'"}},
+		"no domain":                     {"searchexpand", []string{"at least one domain"}},
+		"no domain but a block":         {"searchexpand {\n ndots 2\n}", []string{"at least one domain"}},
+		"an empty label":                {"searchexpand a..example", []string{`"a..example"`, "empty"}},
+		"a leading dot":                 {"searchexpand .example", []string{`".example"`, "empty"}},
+		"an empty argument":             {`searchexpand ""`, []string{`""`, "empty"}},
+		"a label of 64 octets":          {"searchexpand " + label + ".example", []string{label, "64 octets", "63"}},
+		"a domain of 256 octets":        {"searchexpand " + tooLong, []string{tooLong, "256 octets", "255"}},
+		"an address":                    {"searchexpand 192.0.2.1", []string{`"192.0.2.1"`, "number"}},
+		"an IPv6 address":               {"searchexpand 2001:db8::1", []string{`"2001:db8::1"`, "':'"}},
+		"a path":                        {"searchexpand /etc/resolv.conf", []string{`"/etc/resolv.conf"`, "'/'"}},
+		"a plugin without a name":       {"searchexpand @", []string{`"@"`, "name of a plugin"}},
+		"a plugin and a zone":           {"searchexpand @kubernetes.cluster.local", []string{`"@kubernetes.cluster.local"`, "name of a plugin"}},
+		"a placeholder left open":       {"searchexpand {kubernetes/x.corp.example", []string{`"{kubernetes/x.corp.example"`, "{plugin/label}"}},
+		"a placeholder without slash":   {"searchexpand {namespace}.corp.example", []string{`"{namespace}.corp.example"`, "{plugin/label}"}},
+		"placeholders in another":       {"searchexpand {a/{b/c}}.corp.example", []string{`"{a/{b/c}}.corp.example"`, "{plugin/label}"}},
+		"a brace that closes nothing":   {"searchexpand x}.corp.example", []string{`"x}.corp.example"`, "'}'"}},
+		"a placeholder at the end":      {"searchexpand corp.{a/b}", []string{`"corp.{a/b}"`, "domain behind it"}},
+		"nothing but a placeholder":     {"searchexpand {a/b}.", []string{`"{a/b}."`, "domain behind it"}},
+		"a number behind it":            {"searchexpand {a/b}.1", []string{`"{a/b}.1"`, "number"}},
+		"an empty label beside it":      {"searchexpand {a/b}..corp.example", []string{`"{a/b}..corp.example"`, "empty"}},
+		"client without an address":     {"searchexpand a.example {\n client\n}", []string{"client", "at least one"}},
+		"client that is a name":         {"searchexpand a.example {\n client db01\n}", []string{"client", `"db01"`, "network"}},
+		"client of 33 bits":             {"searchexpand a.example {\n client 10.0.0.0/33\n}", []string{"client", `"10.0.0.0/33"`, "network"}},
+		"client with bits too many":     {"searchexpand a.example {\n client 10.0.0.1/8\n}", []string{"client", `"10.0.0.1/8"`, "10.0.0.0/8"}},
+		"client with a zone":            {"searchexpand a.example {\n client fe80::1%eth0\n}", []string{"client", `"fe80::1%eth0"`, "zone"}},
+		"client of more than IPv4":      {"searchexpand a.example {\n client ::ffff:0.0.0.0/95\n}", []string{"client", "/95"}},
+		"except_client that is none":    {"searchexpand a.example {\n except_client 10.0.0.0/8 nodes\n}", []string{"except_client", `"nodes"`}},
+		"trigger of another word":       {"searchexpand a.example {\n trigger last\n}", []string{"trigger", `"last"`}},
+		"trigger without a word":        {"searchexpand a.example {\n trigger\n}", []string{"trigger", "first", "namespace"}},
+		"trigger first with a zone":     {"searchexpand a.example {\n trigger first a.example\n}", []string{"trigger", "first a.example"}},
+		"trigger without a zone":        {"searchexpand a.example {\n trigger namespace\n}", []string{"trigger", "at least one zone"}},
+		"trigger for every name":        {"searchexpand a.example {\n trigger namespace .\n}", []string{"trigger", `"."`}},
+		"trigger for a bare zone":       {"searchexpand a.example {\n trigger namespace svc\n}", []string{"trigger", `"svc"`, "above"}},
+		"trigger for a zone in one":     {"searchexpand a.example {\n trigger namespace svc.a.b a.b\n}", []string{"trigger", "in one another"}},
+		"trigger for the first of none": {"searchexpand . {\n trigger first\n}", []string{"trigger", "first"}},
+		"a stanza behind everybody's":   {"searchexpand a.example\nsearchexpand b.example {\n client 10.0.0.0/8\n}", []string{"stanza 2", "stanza 1"}},
+		"a client behind its network": {
+			"searchexpand a.example {\n client 10.0.0.0/8\n}\nsearchexpand b.example {\n client 192.0.2.1 10.1.0.0/16\n}", []string{"stanza 2", "10.1.0.0/16", "stanza 1"},
+		},
+		"the same client twice": {
+			"searchexpand a.example {\n client 10.0.0.0/8\n}\nsearchexpand b.example {\n client 10.0.0.0/8\n}", []string{"stanza 2", "10.0.0.0/8", "stanza 1"},
+		},
 		"an escape":                   {`searchexpand a\.b.example`, []string{`'\\'`}},
 		"a letter outside ASCII":      {"searchexpand bücher.example", []string{"'ü'"}},
 		"the sign for kelvin":         {"searchexpand \u212a.example", []string{"'\u212a'"}},
@@ -167,7 +196,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := parse(dispenser(tc.text))
+			_, err := parseOne(dispenser(tc.text))
 			if err == nil {
 				t.Fatalf("parse(%q) took it", tc.text)
 			}
@@ -190,7 +219,7 @@ func TestPaceAndItsDefaults(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			c, err := parse(dispenser(tc.text))
+			c, err := parseOne(dispenser(tc.text))
 			if err != nil || c.pace != tc.want {
 				t.Errorf("parse(%q) = %v, %v, want %v", tc.text, c.pace, err, tc.want)
 			}
@@ -213,7 +242,7 @@ func TestBudgetAndItsDefaults(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			c, err := parse(dispenser(tc.text))
+			c, err := parseOne(dispenser(tc.text))
 			if err != nil || c.rates != tc.want {
 				t.Errorf("parse(%q) = %v, %v, want %v", tc.text, c.rates, err, tc.want)
 			}
@@ -221,10 +250,22 @@ func TestBudgetAndItsDefaults(t *testing.T) {
 	}
 }
 
-func TestASecondStanzaIsRefused(t *testing.T) {
+func TestStanzasThatEachGetQueriesAreTaken(t *testing.T) {
+	for claim, text := range map[string]string{
+		"two networks":                    "searchexpand a.example {\n client 10.0.0.0/8\n}\nsearchexpand b.example {\n client 192.0.2.0/24\n}",
+		"one inside the other, first":     "searchexpand a.example {\n client 10.1.0.0/16\n}\nsearchexpand b.example {\n client 10.0.0.0/8\n}",
+		"everybody else, last":            "searchexpand a.example {\n client 10.0.0.0/8\n}\nsearchexpand b.example",
+		"those that the first leaves out": "searchexpand a.example {\n except_client 10.1.0.0/16\n}\nsearchexpand b.example {\n client 10.1.2.0/24\n}",
+		"a network with a hole":           "searchexpand a.example {\n client 10.0.0.0/8\n except_client 10.1.2.3\n}\nsearchexpand b.example {\n client 10.1.0.0/16\n}",
+	} {
+		stanzas, err := parse(dispenser(text))
+		if err != nil || len(stanzas) != 2 {
+			t.Errorf("%s: %d stanzas, %v", claim, len(stanzas), err)
+		}
+	}
 	_, err := parse(dispenser("searchexpand a.example\nsearchexpand b.example"))
-	if !errors.Is(err, plugin.ErrOnce) {
-		t.Errorf("parse = %v, want %v", err, plugin.ErrOnce)
+	if err == nil || !strings.Contains(err.Error(), errUnreached.Error()) {
+		t.Errorf("the second of two for everybody: %v, want %v", err, errUnreached)
 	}
 }
 
@@ -246,10 +287,15 @@ func FuzzBlock(f *testing.F) {
 	f.Add("searchexpand a.example {\n answer owner\n}")
 	f.Add("searchexpand a.example {\n via server\n on_failure stop\n}")
 	f.Add("searchexpand {")
+	f.Add("searchexpand {kubernetes/client-namespace}.svc.cluster.local @kubernetes . {\n client 10.0.0.0/8 ::1\n except_client 10.1.0.0/16\n}\nsearchexpand a.example")
+	f.Add("searchexpand {\n trigger namespace svc.cluster.local\n trigger first\n}")
 	f.Fuzz(func(t *testing.T, text string) {
-		c, err := parse(dispenser(text))
-		if err != nil || len(c.domains) == 0 { // an empty text holds no directive
+		c, err := parseOne(dispenser(text))
+		if err != nil || c.ndots == 0 { // an empty text holds no directive
 			return
+		}
+		if len(c.entries) == 0 && len(c.triggers.zones) == 0 {
+			t.Error("a stanza without any names to complete")
 		}
 		if c.ndots < 1 || c.ndots > maxNdots {
 			t.Errorf("ndots = %d, want 1 to %d", c.ndots, maxNdots)
@@ -258,11 +304,14 @@ func FuzzBlock(f *testing.F) {
 			t.Errorf("form = %+v, which is out of bounds", c.form)
 		}
 		seen := make(map[string]bool)
-		for _, domain := range c.domains {
+		for _, domain := range textsOf(c) {
 			if seen[domain] {
 				t.Errorf("%q is there twice", domain)
 			}
 			seen[domain] = true
+			if strings.ContainsAny(domain, "@{") {
+				continue
+			}
 			if domain != strings.ToLower(domain) || !strings.HasSuffix(domain, ".") || wireOctets(domain) > maxNameOctets {
 				t.Errorf("%q is not a lower-case, fully qualified name", domain)
 			}

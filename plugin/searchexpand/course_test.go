@@ -8,7 +8,7 @@ import (
 
 // started returns a course on which all of n candidates were asked at once.
 func started(now time.Time, n int) *course {
-	c := newCourse(pace{parallel: n, timeout: 2 * time.Second}, now, candidates("db01.", longList(n)))
+	c := newCourse(pace{parallel: n, timeout: 2 * time.Second}, now, candidates("db01.", domainsOf(longList(n)...)))
 	for c.ready(now) {
 		c.ask(now, admission{patience: patience})
 	}
@@ -63,7 +63,7 @@ func TestTheFirstOneInTheListWinsWhateverTheOrderOfAnswers(t *testing.T) {
 func TestNothingIsAskedBehindTheOneThatEndsTheWalk(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	for _, v := range []verdict{answered, truncated, owned, dropped, overloaded} {
-		c := newCourse(pace{parallel: 2, timeout: 2 * time.Second}, now, candidates("db01.", longList(9)))
+		c := newCourse(pace{parallel: 2, timeout: 2 * time.Second}, now, candidates("db01.", domainsOf(longList(9)...)))
 		for c.ready(now) {
 			c.ask(now, admission{patience: patience})
 		}
@@ -104,7 +104,7 @@ func TestAnEmptyCourseIsOver(t *testing.T) {
 func TestAProbeIsGivenUpNoSoonerThanItsPatienceEnds(t *testing.T) {
 	for wait, want := range map[time.Duration]time.Duration{hedgeDelay: patience, time.Second: time.Second} {
 		now := time.Unix(1e9, 0)
-		c := newCourse(pace{parallel: 1, timeout: 2 * time.Second}, now, candidates("db01.", longList(1)))
+		c := newCourse(pace{parallel: 1, timeout: 2 * time.Second}, now, candidates("db01.", domainsOf(longList(1)...)))
 		c.ask(now, admission{probe: true, patience: wait})
 		if c.over(now.Add(want-1)) || !c.over(now.Add(want)) {
 			t.Errorf("with a patience of %v, not given up at %v", wait, want)

@@ -40,9 +40,9 @@ func withEDE(t *testing.T, code uint16) *dns.Msg {
 }
 
 func TestAFailureSaysWhichSuffixAndHow(t *testing.T) {
-	a := func(o outcome) finding { return newFinding(candidate{"db01.a.test.", "a.test."}, o, dns.TypeA) }
-	b := newFinding(candidate{"db01.b.test.", "b.test."}, outcome{msg: msg(t, dns.RcodeNotImplemented)}, dns.TypeA)
-	denied := newFinding(candidate{"db01.c.test.", "c.test."}, outcome{msg: msg(t, dns.RcodeNameError, soa20)}, dns.TypeA)
+	a := func(o outcome) finding { return newFinding(tried("db01.a.test.", "a.test."), o, dns.TypeA) }
+	b := newFinding(tried("db01.b.test.", "b.test."), outcome{msg: msg(t, dns.RcodeNotImplemented)}, dns.TypeA)
+	denied := newFinding(tried("db01.c.test.", "c.test."), outcome{msg: msg(t, dns.RcodeNameError, soa20)}, dns.TypeA)
 	tests := map[string]struct {
 		findings []finding
 		code     uint16
@@ -95,7 +95,7 @@ func TestAReasonFitsIntoTheSmallestMessage(t *testing.T) {
 		causes = append(causes, outcome{msg: withEDE(t, code)})
 	}
 	for _, o := range causes {
-		findings := []finding{newFinding(candidate{"db01." + suffix, suffix}, o, dns.TypeA)}
+		findings := []finding{newFinding(tried("db01."+suffix, suffix), o, dns.TypeA)}
 		for range 99 {
 			findings = append(findings, finding{verdict: failed, outcome: outcome{err: errTimeout}})
 		}

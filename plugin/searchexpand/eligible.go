@@ -11,9 +11,11 @@ import (
 type decision uint8
 
 const (
-	pass   decision = iota // the next plugin answers it, as if we were not there
-	expand                 // it is completed from the search list
-	block                  // it is answered NXDOMAIN
+	pass      decision = iota // the next plugin answers it, as if we were not there
+	expand                    // it is completed from the search list
+	block                     // it is answered NXDOMAIN
+	namespace                 // it was completed for a namespace, and is searched as what stands in front
+	first                     // it may have been completed with the first domain of the client's list
 )
 
 // specialZones have names that mean the same everywhere, so that no search list
@@ -24,25 +26,43 @@ var specialZones = []string{
 	"alt.", "arpa.", "internal.", "invalid.", "local.", "localhost.", "onion.", "test.",
 }
 
+// maxLabels is how many labels a name of maxNameOctets can have.
+const maxLabels = 128
+
 // autoDiscovery are the names of hosts that clients trust by name alone. Whoever
 // owns one under a suffix owns the client, so they are never completed unless the
 // operator says so (DESIGN.md, D4).
 var autoDiscovery = []string{"isatap", "wpad"}
 
+// standing says whether a name needs a search list.
+type standing uint8
+
+const (
+	incomplete standing = iota
+	complete            // it is in one of the domains that names are completed with
+	foreign             // no search list applies to it
+)
+
 // rules decide which queries are expanded.
 type rules struct {
 	ndots int
+	bare  bool // there is a list to complete names from
 	// absolute holds the zones whose names are complete as they are: the special
 	// ones, the suffixes themselves and what the operator excepts, lower case and
 	// fully qualified.
-	absolute map[string]struct{}
+	absolute map[string]standing
 	longest  int                 // characters of the longest of them, at most maxNameOctets: what is longer needs no look
 	blocked  map[string]struct{} // first labels of names that are not completed, lower case
+	zones    []string            // of trigger namespace
+	first    string              // zone that the first domain of any client's list is in; empty: it triggers nothing
 }
 
 // newRules makes the rules that a directive asks for.
 func newRules(c config) rules {
-	r := rules{ndots: c.ndots, absolute: make(map[string]struct{}), blocked: make(map[string]struct{})}
+	r := rules{
+		ndots: c.ndots, bare: len(c.entries) > 0, zones: c.triggers.zones,
+		absolute: make(map[string]standing), blocked: make(map[string]struct{}),
+	}
 	for _, label := range c.block.labels {
 		r.blocked[label] = struct{}{}
 	}
@@ -51,13 +71,29 @@ func newRules(c config) rules {
 			r.blocked[label] = struct{}{}
 		}
 	}
-	for _, zone := range slices.Concat(specialZones, c.domains, c.except) {
-		if zone != root { // every name is under the root
-			r.absolute[zone] = struct{}{}
-			r.longest = max(r.longest, len(zone))
+	for _, zone := range slices.Concat(specialZones, c.except) {
+		r.add(zone, foreign)
+	}
+	for _, zone := range c.triggers.zones {
+		r.add(zone[strings.IndexByte(zone, '.')+1:], complete) // the zone is in it
+	}
+	for _, e := range c.entries {
+		if d, ok := e.source.(fixed); ok {
+			r.add(d[0], complete)
 		}
 	}
+	if c.triggers.first {
+		r.first = leader(c.entries).firstWithin()
+	}
 	return r
+}
+
+// add makes the names of a zone stand as s, unless they do not need any list already.
+func (r *rules) add(zone string, s standing) {
+	if zone != root && r.absolute[zone] != foreign { // every name is under the root
+		r.absolute[zone] = s
+		r.longest = max(r.longest, len(zone))
+	}
 }
 
 // decide looks at m alone. It costs no allocation, for every query of the
@@ -72,18 +108,46 @@ func (r rules) decide(m *dns.Msg) decision {
 	if q.Qclass != dns.ClassINET || !searched(q.Qtype) || q.Name == root || !dns.IsFqdn(q.Name) {
 		return pass
 	}
+	for _, zone := range r.zones {
+		if base, _, ok := cutNamespace(q.Name, zone); ok && r.searches(base) {
+			return namespace
+		}
+	}
+	d := r.decideBare(q.Name)
+	if d == pass && r.first != "" {
+		if _, ok := cutZone(q.Name, r.first); ok {
+			return first
+		}
+	}
+	return d
+}
+
+// decideBare looks at a name that no trigger is for.
+func (r rules) decideBare(name string) decision {
 	var room [maxNdots]int
-	starts, short := labels(q.Name, room[:0], r.ndots)
-	if !short || r.isAbsolute(q.Name, starts) {
+	starts, short := labels(name, room[:0], r.ndots)
+	if !r.bare || !short || r.standing(name, starts) != incomplete {
 		return pass
 	}
-	if r.isBlocked(q.Name) {
+	if r.isBlocked(name) {
 		if len(starts) > 1 {
 			return pass // wpad.example may be a complete name, and is not ours to guess at
 		}
 		return block
 	}
 	return expand
+}
+
+// searches reports whether a name is searched that a trigger leaves of another.
+func (r rules) searches(base string) bool {
+	return r.standingOf(base) != foreign && !r.isBlocked(base)
+}
+
+// standingOf is standing for a name of any length.
+func (r rules) standingOf(name string) standing {
+	var room [maxLabels]int
+	starts, _ := labels(name, room[:0], maxLabels)
+	return r.standing(name, starts)
 }
 
 // labels appends to starts where the labels of name, fully qualified, begin. It
@@ -116,9 +180,9 @@ func isEscaped(name string, i int) bool {
 	return escaped
 }
 
-// isAbsolute reports whether name is under one of the absolute zones or ends in
-// a number, as an address does. Its labels begin at starts.
-func (r rules) isAbsolute(name string, starts []int) bool {
+// standing says whether name is under one of the absolute zones, by the smallest, or ends
+// in a number, as an address does. Its labels begin at starts.
+func (r rules) standing(name string, starts []int) standing {
 	var buf [maxNameOctets]byte
 	var lower []byte // the tail of name that may be a zone
 	for _, start := range starts {
@@ -129,11 +193,14 @@ func (r rules) isAbsolute(name string, starts []int) bool {
 		if lower == nil {
 			lower = appendLower(buf[:0], name[start:])
 		}
-		if _, ok := r.absolute[string(lower[len(lower)-tail:])]; ok {
-			return true
+		if s := r.absolute[string(lower[len(lower)-tail:])]; s != incomplete {
+			return s
 		}
 	}
-	return isNumber(name[starts[len(starts)-1] : len(name)-1])
+	if isNumber(name[starts[len(starts)-1] : len(name)-1]) {
+		return foreign
+	}
+	return incomplete
 }
 
 // isBlocked reports whether the first label of name is one that is not

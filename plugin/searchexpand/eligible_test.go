@@ -15,7 +15,7 @@ import (
 
 func TestDecideByName(t *testing.T) {
 	c := config{
-		domains: []string{"corp.example.", "lab.internal.", "alt.", "."},
+		entries: entriesOf("corp.example.", "lab.internal.", "alt.", "."),
 		except:  []string{"lan.", "x.mylan."},
 		block:   blocking{labels: []string{"printer", "wpad-2"}},
 	}
@@ -112,7 +112,7 @@ func TestLabelsBeginWhereDNSSaysThatTheyDo(t *testing.T) {
 func TestDecideBySpecialZone(t *testing.T) {
 	for _, zone := range specialZones {
 		for _, name := range []string{zone, "x." + zone, "X." + strings.ToUpper(zone)} {
-			if got := newRules(config{ndots: 5}).decide(query(name, dns.TypeA)); got != pass {
+			if got := newRules(config{ndots: 5, entries: entriesOf("corp.example.")}).decide(query(name, dns.TypeA)); got != pass {
 				t.Errorf("decide(%q) = %d, want %d", name, got, pass)
 			}
 		}
@@ -120,7 +120,7 @@ func TestDecideBySpecialZone(t *testing.T) {
 }
 
 func TestBlockNoneBlocksWhatIsNamedOnly(t *testing.T) {
-	r := newRules(config{ndots: 1, block: blocking{labels: []string{"printer"}, none: true}})
+	r := newRules(config{ndots: 1, entries: entriesOf("corp.example."), block: blocking{labels: []string{"printer"}, none: true}})
 	for name, want := range map[string]decision{"wpad.": expand, "isatap.": expand, "printer.": block} {
 		if got := r.decide(query(name, dns.TypeA)); got != want {
 			t.Errorf("decide(%q) = %d, want %d", name, got, want)
@@ -129,7 +129,7 @@ func TestBlockNoneBlocksWhatIsNamedOnly(t *testing.T) {
 }
 
 func TestAnExceptedNameIsNotBlocked(t *testing.T) {
-	r := newRules(config{ndots: 1, except: []string{"wpad."}})
+	r := newRules(config{ndots: 1, entries: entriesOf("corp.example."), except: []string{"wpad."}})
 	if got := r.decide(query("wpad.", dns.TypeA)); got != pass {
 		t.Errorf("decide = %d, want %d: a server of ours has it", got, pass)
 	}
@@ -160,7 +160,7 @@ func TestDecideByQuery(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := query("db01.", dns.TypeA)
 			tc.change(m)
-			if got := newRules(config{ndots: 1, domains: []string{"corp.example."}}).decide(m); got != tc.want {
+			if got := newRules(config{ndots: 1, entries: entriesOf("corp.example.")}).decide(m); got != tc.want {
 				t.Errorf("decide = %d, want %d", got, tc.want)
 			}
 		})
@@ -174,7 +174,7 @@ func TestDecideByType(t *testing.T) {
 		dns.TypeCSYNC, dns.TypeNS, dns.TypeSOA, dns.TypeCNAME, dns.TypeDNAME, dns.TypeAXFR, dns.TypeIXFR, dns.TypeTKEY, dns.TypeTSIG,
 		dns.TypeANY, dns.TypeNULL,
 	}
-	r := newRules(config{ndots: 1, domains: []string{"corp.example."}})
+	r := newRules(config{ndots: 1, entries: entriesOf("corp.example.")})
 	for _, qtype := range asked {
 		if got := r.decide(query("db01.", qtype)); got != expand {
 			t.Errorf("decide of type %s = %d, want %d", dns.Type(qtype), got, expand)
@@ -204,7 +204,7 @@ var notEligible = map[string]*dns.Msg{
 func TestDecidingAgainstAllocatesNothing(t *testing.T) {
 	for name, m := range notEligible {
 		for _, ndots := range []int{1, 5} {
-			r := newRules(config{ndots: ndots, domains: longList(100), except: []string{"test-zone."}})
+			r := newRules(config{ndots: ndots, entries: entriesOf(longList(100)...), except: []string{"test-zone."}})
 			s := &SearchExpand{rules: r}
 			ctx := context.WithValue(t.Context(), dnsserver.LoopKey{}, 0)
 			var d decision
@@ -220,7 +220,7 @@ func BenchmarkDecideNotEligible(b *testing.B) {
 	for name, m := range notEligible {
 		for _, ndots := range []string{"1", "5"} {
 			b.Run(strings.ReplaceAll(name, " ", "_")+"/ndots"+ndots, func(b *testing.B) {
-				r := newRules(config{ndots: int(ndots[0] - '0'), domains: longList(100), except: []string{"test-zone."}})
+				r := newRules(config{ndots: int(ndots[0] - '0'), entries: entriesOf(longList(100)...), except: []string{"test-zone."}})
 				b.ReportAllocs()
 				for b.Loop() {
 					r.decide(m)
@@ -235,7 +235,7 @@ func BenchmarkDecideNotEligible(b *testing.B) {
 func BenchmarkPassThrough(b *testing.B) {
 	next := plugin.HandlerFunc(func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) { return 0, nil })
 	c := newConfig()
-	c.domains = longList(100)
+	c.entries = entriesOf(longList(100)...)
 	s := newSearchExpand(c)
 	s.Next = next
 	ctx := context.WithValue(context.Background(), dnsserver.LoopKey{}, 0)

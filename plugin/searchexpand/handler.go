@@ -12,21 +12,25 @@ package searchexpand
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metadata"
 	"github.com/coredns/coredns/plugin/metrics"
+	"github.com/coredns/coredns/request"
 
 	"github.com/miekg/dns"
 )
 
-// SearchExpand is the plugin of one server block.
+// SearchExpand is the plugin for one stanza of a server block.
 type SearchExpand struct {
 	Next plugin.Handler
 
-	list      []string // the search list, as in config
+	entries   []entry // of the search list, as in config
+	list      list    // what they make, if it is the same for all queries
+	clients   clients
 	rules     rules
 	form      form
 	strict    bool      // a suffix that fails ends the walk
@@ -46,7 +50,9 @@ var _ plugin.Handler = (*SearchExpand)(nil)
 // newSearchExpand makes the plugin from its configuration.
 func newSearchExpand(c config) *SearchExpand {
 	s := &SearchExpand{
-		list:     c.domains,
+		entries:  c.entries,
+		list:     listOf(c.entries),
+		clients:  c.clients,
 		rules:    newRules(c),
 		form:     c.form,
 		strict:   c.onFailure == failureStops,
@@ -76,11 +82,64 @@ func (s *SearchExpand) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dn
 	if d == block {
 		return s.answer(ctx, w, r, blocked())
 	}
-
-	return s.answer(ctx, w, r, s.resolve(ctx, w, r, time.Now()))
+	p, ok := s.plan(ctx, request.Request{W: w, Req: r}, d)
+	if !ok {
+		return plugin.NextOrFailure(pluginName, s.Next, ctx, w, r)
+	}
+	return s.answer(ctx, w, r, s.resolve(ctx, w, r, p, time.Now()))
 }
 
-func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg, start time.Time) walker {
+// plan returns how the name of a query is searched, now that it is known whose it is. It
+// is not where its client has no list.
+func (s *SearchExpand) plan(ctx context.Context, state request.Request, d decision) (plan, bool) {
+	name := state.Req.Question[0].Name
+	if d == namespace {
+		return s.planNamespace(ctx, state, name), true
+	}
+	l := s.listFor(ctx, state, s.entries)
+	if s.rules.first != "" && l.first != "" {
+		if base, ok := cutZone(name, l.first); ok {
+			complete := s.rules.standingOf(base) == complete || l.completes(base)
+			return planFirst(name, base, l, complete), s.rules.searches(base) || complete && !s.rules.isBlocked(base)
+		}
+	}
+	if d != expand || len(l.domains) == 0 || l.completes(name) {
+		return plan{}, false
+	}
+	return planBare(name, l), true
+}
+
+// planNamespace returns the plan for a name that the rules have found to be in a
+// namespace. Only what is the same for all clients is added to the list of one in that
+// namespace, and only for names that are as short as those that are completed: a
+// wildcard record must not have github.com. So the answer depends on nothing but the name.
+func (s *SearchExpand) planNamespace(ctx context.Context, state request.Request, name string) plan {
+	for _, zone := range s.rules.zones {
+		base, namespace, ok := cutNamespace(name, zone)
+		if !ok {
+			continue
+		}
+		var l list
+		if dots(base) < s.rules.ndots && s.rules.standingOf(base) == incomplete {
+			l = s.listFor(ctx, state, slices.DeleteFunc(slices.Clone(s.entries), func(e entry) bool { return !e.shared }))
+		}
+		if l.completes(base) {
+			l = list{}
+		}
+		return planNamespace(name, base, namespace, zone, l)
+	}
+	return plan{}
+}
+
+// listFor returns what the entries make for the client of a query.
+func (s *SearchExpand) listFor(ctx context.Context, state request.Request, entries []entry) list {
+	if s.list.known {
+		return s.list
+	}
+	return newList(ctx, state, entries)
+}
+
+func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg, p plan, start time.Time) walker {
 	next := s.Next
 	if s.wide {
 		next = wholeServer{}
@@ -88,7 +147,7 @@ func (s *SearchExpand) walker(w dns.ResponseWriter, r *dns.Msg, start time.Time)
 	c := newClient(w)
 	return walker{
 		next: next, limit: s.limit, pace: s.pace, suffixes: s.suffixes, bill: s.budget.of(c.remote),
-		client: c, request: r, strict: s.strict, wildcards: s.wildcards, end: start.Add(s.pace.timeout),
+		client: c, request: r, base: p.base, tries: p.tries, strict: s.strict, wildcards: s.wildcards, end: start.Add(s.pace.timeout),
 	}
 }
 

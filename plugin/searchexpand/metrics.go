@@ -9,11 +9,12 @@ import (
 
 // What befalls a suffix.
 const (
-	eventFailed  = "failed"  // a name under it is undecided
-	eventOutrun  = "outrun"  // a later one's answer was given because it was silent
-	eventOpened  = "opened"  // it failed too often in a row, and is skipped from now on
-	eventSkipped = "skipped" // a name under it was not asked for
-	eventClosed  = "closed"  // a name under it was decided, so it is asked again
+	eventFailed  = "failed"   // a name under it is undecided
+	eventOutrun  = "outrun"   // a later one's answer was given because it was silent
+	eventOpened  = "opened"   // it failed too often in a row, and is skipped from now on
+	eventSkipped = "skipped"  // a name under it was not asked for
+	eventClosed  = "closed"   // a name under it was decided, so it is asked again
+	eventLeftOut = "left_out" // its entry has no domain for the client of a query
 )
 
 // Whose budget is empty.

@@ -96,7 +96,7 @@ func TestAnswerOwnerRenamesWhatWasFound(t *testing.T) {
 
 func TestAnswerOwnerThroughTheChain(t *testing.T) {
 	c := newConfig()
-	c.domains, c.form.shape = []string{"a.test.", "b.test."}, shapeOwner
+	c.entries, c.form.shape = entriesOf("a.test.", "b.test."), shapeOwner
 	tests := map[string]struct {
 		ask  string
 		want []string

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// maxPins bounds the memory, at about 300 octets each. One that is pushed out is
+	// maxPins bounds the memory, at about 400 octets each. One that is pushed out is
 	// missed only by a client whose other question comes later than that.
 	maxPins = 10000
 
@@ -26,21 +26,22 @@ const (
 	minPinTime = time.Second
 )
 
-// subject is what a suffix is found for: a name asked by a client. It is by client
-// because plugins below may show each another view, and the types of a name are one
-// subject because they have to come from one host. Of the plugin's one list, there is
-// no more to say.
+// subject is what a suffix is found for: a name asked by a client with a list. It is by
+// client because plugins below may show each another view, by list because who has an
+// address may change, and the types of a name are one subject because they have to come
+// from one host.
 type subject struct {
 	client string // address without port, which differs between the questions of a look-up
+	list   string // as told apart from others of the stanza
 	name   string // lower case
 }
 
-func newSubject(client net.Addr, name string) subject {
+func newSubject(client net.Addr, list, name string) subject {
 	host := client.String()
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	return subject{client: host, name: strings.ToLower(name)}
+	return subject{client: host, list: list, name: strings.ToLower(name)}
 }
 
 // pin is the suffix that has a host of the name asked.
@@ -50,13 +51,14 @@ type pin struct {
 	ttl    uint32 // seconds, from made on, for which the name may be taken for that host
 	made   time.Time
 	until  time.Time
+	soa    *dns.SOA // for denials, as in conclusion
 }
 
 // newPin returns the pin that the conclusion about qtype calls for, if any: one for a
 // suffix that has an address. What else a name has makes it no host, and must not
 // hide one (DESIGN.md, D5).
 func newPin(c conclusion, qtype uint16, now time.Time) (pin, bool) {
-	p := pin{suffix: c.last.suffix, ttl: c.ttl, made: now}
+	p := pin{suffix: c.last.suffix, ttl: c.ttl, made: now, soa: c.soa}
 	ttl := c.ttl
 	switch c.last.verdict {
 	case owned:

@@ -259,12 +259,12 @@ func TestPinsAreBounded(t *testing.T) {
 
 func TestASubjectIsANameOfAClient(t *testing.T) {
 	w := from("192.0.2.200")
-	first := newSubject(w.RemoteAddr(), "DB01.")
-	if want := (subject{"192.0.2.200", "db01."}); first != want {
+	first := newSubject(w.RemoteAddr(), "list", "DB01.")
+	if want := (subject{"192.0.2.200", "list", "db01."}); first != want {
 		t.Errorf("subject = %v, want %v", first, want)
 	}
 	w.TCP = true
-	if got := newSubject(w.RemoteAddr(), "db01."); got != first {
+	if got := newSubject(w.RemoteAddr(), "list", "db01."); got != first {
 		t.Errorf("over TCP the subject is %v, want %v", got, first)
 	}
 }

@@ -28,7 +28,7 @@ func TestREADMEExamplesParse(t *testing.T) {
 		// What follows the directive in the server block is not ours to parse.
 		text := pluginName + " " + directive[:strings.IndexByte(directive, '\n')]
 		if strings.HasSuffix(text, "{") {
-			text = pluginName + " " + directive[:strings.IndexByte(directive, '}')+1]
+			text = pluginName + " " + directive[:strings.Index(directive, "\n    }")+len("\n    }")]
 		}
 		if _, err := parse(dispenser(text)); err != nil {
 			t.Errorf("%q: %v", text, err)

@@ -9,19 +9,17 @@ import (
 // is pinned to, or by one that a search for another of its types is about to find, or
 // else by a walk.
 func (s *SearchExpand) search(ctx context.Context, w walker, f *flight, start time.Time) conclusion {
-	q := w.request.Question[0]
-	tries := candidates(q.Name, s.list)
-	c, findings := s.atPin(ctx, w, f.about, tries)
+	c, findings := s.atPin(ctx, w, f.about)
 	if f.lead != nil {
 		if findings == nil {
 			f.follow(ctx)
-			c, findings = s.atPin(ctx, w, f.about, tries)
+			c, findings = s.atPin(ctx, w, f.about)
 		}
 		s.unfollow(f)
 	}
 	if findings == nil {
-		findings = w.walk(ctx, time.Now(), tries)
-		c = s.settle(f.about, q.Qtype, findings)
+		findings = w.walk(ctx, time.Now(), w.tries)
+		c = s.settle(f.about, w.request.Question[0].Qtype, findings)
 	}
 	observe(ctx, findings, time.Since(start))
 	return c
@@ -38,8 +36,8 @@ func (s *SearchExpand) settle(about subject, qtype uint16, findings []finding) c
 
 // atPin asks at the suffix that the name is pinned to, and elsewhere only if the pin
 // does not hold. It finds nothing if the name is not pinned.
-func (s *SearchExpand) atPin(ctx context.Context, w walker, about subject, tries []candidate) (conclusion, []finding) {
-	now := time.Now()
+func (s *SearchExpand) atPin(ctx context.Context, w walker, about subject) (conclusion, []finding) {
+	now, tries := time.Now(), w.tries
 	p, ok := s.pins.get(about, now)
 	at := p.among(tries)
 	if !ok || at < 0 || !now.Before(w.end) {
@@ -60,7 +58,7 @@ func (s *SearchExpand) atPin(ctx context.Context, w walker, about subject, tries
 	f, holds := p.accepts(f.ending(w.strict), qtype)
 	if holds {
 		c := conclude([]finding{f})
-		c.ttl = min(c.ttl, p.left(time.Now()))
+		c.ttl, c.soa = min(c.ttl, p.left(time.Now())), p.soa
 		return c, []finding{f}
 	}
 	if f.verdict != failed { // else the other family's address is there all the same

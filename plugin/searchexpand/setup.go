@@ -14,18 +14,15 @@ var log = clog.NewWithPlugin(pluginName)
 func init() { plugin.Register(pluginName, setup) }
 
 func setup(c *caddy.Controller) error {
-	conf, err := parse(&c.Dispenser)
+	configs, err := parse(&c.Dispenser)
 	if err != nil {
 		return plugin.Error(pluginName, err)
 	}
-	s := newSearchExpand(conf)
+	s := newStanzas(configs)
 	block := dnsserver.GetConfig(c)
-	c.OnStartup(func() error { // not before: hosts stands behind us, and is not set up yet
-		s.hosts = hostTableOf(block.Handler("hosts"))
-		return nil
-	})
+	c.OnStartup(func() error { return s.start(block.Handler) }) // not before: some stand behind us
 	block.AddPlugin(func(next plugin.Handler) plugin.Handler {
-		s.Next = next
+		s.follow(next)
 		return s
 	})
 	return nil

@@ -128,12 +128,12 @@ func exactly(w dns.ResponseWriter, r *dns.Msg) string {
 	return state.Proto() + string(wire[2:])
 }
 
-// resolve returns the verdict on the name that r asks for, by a search of its own or
+// resolve returns the verdict on the name that r asks for, by a search as planned or
 // by one that is under way.
-func (s *SearchExpand) resolve(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, now time.Time) conclusion {
-	f, start := s.flights.board(newSubject(w.RemoteAddr(), r.Question[0].Name), exactly(w, r))
+func (s *SearchExpand) resolve(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, p plan, now time.Time) conclusion {
+	f, start := s.flights.board(newSubject(w.RemoteAddr(), p.key, r.Question[0].Name), exactly(w, r))
 	if start {
-		s.start(ctx, f, s.walker(w, r.Copy(), now), now)
+		s.start(ctx, f, s.walker(w, r.Copy(), p, now), now)
 	}
 	select {
 	case <-f.done:
@@ -215,15 +215,16 @@ func (s *SearchExpand) heed(ctx context.Context, w walker, f *flight, won conclu
 		case <-ctx.Done():
 		}
 	}
-	q, now := w.request.Question[0], time.Now()
+	now := time.Now()
 	p, ok := s.pins.get(f.about, now)
-	if !ok || p.host == q.Qtype {
+	if !ok || p.host == w.request.Question[0].Qtype {
 		return won
 	}
-	tries := candidates(q.Name, s.list)
-	at := p.among(tries)
+	at := p.among(w.tries)
 	if at < 0 {
 		return won
 	}
-	return conclude([]finding{{candidate: tries[at], verdict: owned, host: p.host, ttl: min(won.ttl, p.left(now))}})
+	c := conclude([]finding{{candidate: w.tries[at], verdict: owned, host: p.host, ttl: min(won.ttl, p.left(now))}})
+	c.soa = won.soa
+	return c
 }

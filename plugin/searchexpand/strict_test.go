@@ -31,7 +31,7 @@ func TestOnFailureStopEndsAtTheFirstSuffixThatFails(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			c := newConfig()
-			c.domains, c.onFailure = tc.list, failureStops
+			c.entries, c.onFailure = entriesOf(tc.list...), failureStops
 			z := newZones(t)
 			m := serve(t, newTestPluginOf(z, c), query(tc.ask, dns.TypeA))
 			if got := z.questions(); m.Rcode != tc.rcode || !slices.Equal(got, tc.asked) {
@@ -43,8 +43,8 @@ func TestOnFailureStopEndsAtTheFirstSuffixThatFails(t *testing.T) {
 
 func TestOnFailureStopSaysWhichSuffixItWas(t *testing.T) {
 	c := conclude([]finding{
-		{candidate: candidate{"db01.a.test.", "a.test."}, verdict: nxDomain, ttl: 30},
-		{candidate: candidate{"db01.sf.test.", "sf.test."}, outcome: outcome{msg: msg(t, dns.RcodeServerFailure)}, verdict: fatal},
+		{candidate: tried("db01.a.test.", "a.test."), verdict: nxDomain, ttl: 30},
+		{candidate: tried("db01.sf.test.", "sf.test."), outcome: outcome{msg: msg(t, dns.RcodeServerFailure)}, verdict: fatal},
 	})
 	if c.result != resultServFail || c.last.suffix != "sf.test." || c.reason != "sf.test.: SERVFAIL" {
 		t.Errorf("conclusion = %+v, want SERVFAIL for sf.test.", c)

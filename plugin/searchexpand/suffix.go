@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 const (
@@ -30,7 +32,8 @@ const (
 	// slownessWindow is how long a slow answer is remembered, once to twice.
 	slownessWindow = 30 * time.Second
 
-	// maxSuffixes bounds how many suffixes are watched, where lists can be anything.
+	// maxSuffixes bounds how many suffixes are watched, where lists can be anything: those
+	// that names were asked for last.
 	maxSuffixes = 1024
 )
 
@@ -115,10 +118,16 @@ func (r *record) turn(now time.Time) {
 // skipped for a while. See DESIGN.md, D13.
 type suffixes struct {
 	mu      sync.Mutex
-	records map[string]*record
+	records *simplelru.LRU[string, *record]
 }
 
-func newSuffixes() *suffixes { return &suffixes{records: make(map[string]*record)} }
+func newSuffixes() *suffixes {
+	lru, err := simplelru.NewLRU[string, *record](maxSuffixes, nil)
+	if err != nil {
+		panic(err) // the size is a constant
+	}
+	return &suffixes{records: lru}
+}
 
 // admit decides about a candidate of a walk with that pace. The name as it is may be
 // anybody's, so it is never skipped, and has all its time.
@@ -128,11 +137,7 @@ func (s *suffixes) admit(now time.Time, suffix string, p pace) admission {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.record(suffix)
-	if r == nil {
-		return admission{patience: patience}
-	}
-	return r.admit(now)
+	return s.record(suffix).admit(now)
 }
 
 // report notes what was found about a candidate that was asked at since, with the
@@ -143,14 +148,14 @@ func (s *suffixes) report(now, since time.Time, f finding) {
 	}
 	opened, closed := s.note(now, since, f)
 	if f.verdict == failed {
-		suffixCount.WithLabelValues(f.suffix, eventFailed).Inc()
+		suffixCount.WithLabelValues(f.entry, eventFailed).Inc()
 	}
 	if opened {
-		suffixCount.WithLabelValues(f.suffix, eventOpened).Inc()
+		suffixCount.WithLabelValues(f.entry, eventOpened).Inc()
 		log.Warningf("%s is skipped for %v: %d names in a row failed under it, the last one with %s", f.suffix, skipFor, skipAfter, f.cause())
 	}
 	if closed {
-		suffixCount.WithLabelValues(f.suffix, eventClosed).Inc()
+		suffixCount.WithLabelValues(f.entry, eventClosed).Inc()
 		log.Infof("%s is no longer skipped: a name under it was decided within %v", f.suffix, now.Sub(since).Round(time.Microsecond))
 	}
 }
@@ -159,22 +164,18 @@ func (s *suffixes) note(now, since time.Time, f finding) (opened, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.record(f.suffix)
-	if r == nil {
-		return false, false
-	}
 	if f.verdict == failed {
 		return r.failed(now, since, f.name), false
 	}
 	return false, r.decided(now, now.Sub(since))
 }
 
-// record returns that of the suffix, or nil if there are too many. The caller holds
-// mu.
+// record returns that of the suffix. The caller holds mu.
 func (s *suffixes) record(suffix string) *record {
-	r := s.records[suffix]
-	if r == nil && len(s.records) < maxSuffixes {
+	r, ok := s.records.Get(suffix)
+	if !ok {
 		r = &record{}
-		s.records[suffix] = r
+		s.records.Add(suffix, r)
 	}
 	return r
 }

@@ -125,10 +125,10 @@ func TestASuffixIsWaitedForTwiceAsLongAsItsSlowestAnswerOfLate(t *testing.T) {
 
 func TestWhatIsNoEvidenceChangesNothing(t *testing.T) {
 	tests := map[string]finding{
-		"no room":           {candidate: candidate{suffix: "a.test."}, verdict: overloaded},
-		"no reply wanted":   {candidate: candidate{suffix: "a.test."}, verdict: dropped},
-		"a panic":           {candidate: candidate{suffix: "a.test."}, verdict: failed, outcome: outcome{crash: &crash{}}},
-		"the name as it is": {candidate: candidate{suffix: root}, verdict: failed},
+		"no room":           {candidate: tried("", "a.test."), verdict: overloaded},
+		"no reply wanted":   {candidate: tried("", "a.test."), verdict: dropped},
+		"a panic":           {candidate: tried("", "a.test."), verdict: failed, outcome: outcome{crash: &crash{}}},
+		"the name as it is": {candidate: tried("", root), verdict: failed},
 	}
 	for name, f := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -147,15 +147,15 @@ func TestWhatIsNoEvidenceChangesNothing(t *testing.T) {
 func TestSuffixesAreBounded(t *testing.T) {
 	s, now := newSuffixes(), time.Unix(1e9, 0)
 	for i := range 2 * maxSuffixes {
-		f := finding{candidate: candidate{name: "x.", suffix: "s.test."}, verdict: nxDomain}
+		f := finding{candidate: tried("x.", "s.test."), verdict: nxDomain}
 		f.suffix = fmt.Sprintf("s%d.test.", i)
 		if a := s.admit(now, f.suffix, pace{}); a.skip || a.patience != patience {
 			t.Fatalf("admit = %+v, want it asked", a)
 		}
 		s.report(now, now, f)
 	}
-	if len(s.records) != maxSuffixes {
-		t.Errorf("%d records, want %d", len(s.records), maxSuffixes)
+	if s.records.Len() != maxSuffixes {
+		t.Errorf("%d records, want %d", s.records.Len(), maxSuffixes)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestASuffixThatIsSkippedByMistakeLosesNoName(t *testing.T) {
 		}, 1, "a.test.", "b.test.")}
 		for i := range skipAfter {
 			now := time.Now()
-			a.s.suffixes.report(now, now, failure(candidate{fmt.Sprintf("bad%d.a.test.", i), "a.test."}, errTimeout))
+			a.s.suffixes.report(now, now, failure(tried(fmt.Sprintf("bad%d.a.test.", i), "a.test."), errTimeout))
 		}
 		for range 2 {
 			if m := a.check("db01.", 0, 40*ms); short(m.Answer)[0] != "db01. CNAME db01.a.test." {

@@ -51,11 +51,14 @@ const (
 	nxDomain                  // it does not exist
 	dropped                   // the rest of the chain wants no reply sent
 	overloaded                // it could not be asked
-	fatal                     // undecided, and the operator wants the walk to end with that
+	fatal                     // undecided, and the walk has to end with that
+	gateOpen                  // it is no name to be found: what stands behind it may be asked for
+	gateShut                  // it is none either: what stands behind it must not be asked for
 )
 
 var verdictNames = [...]string{
 	"failed", "answered", "weak", "truncated", "owned", "nodata", "nxdomain", "dropped", "overloaded", "failed",
+	"open", "shut",
 }
 
 // String returns the verdict as the metrics name it.
@@ -64,7 +67,7 @@ func (v verdict) String() string { return verdictNames[v] }
 // final reports whether the walk ends with the verdict.
 func (v verdict) final() bool {
 	switch v {
-	case answered, truncated, owned, dropped, overloaded, fatal:
+	case answered, truncated, owned, dropped, overloaded, fatal, gateShut:
 		return true
 	}
 	return false
@@ -138,7 +141,7 @@ type finding struct {
 	candidate
 	outcome // the one that the verdict rests on
 	verdict verdict
-	ttl     uint32 // seconds for which it stands against what a later suffix says; of owned, noData, nxDomain and weak only
+	ttl     uint32 // seconds for which it stands against what a later suffix says; not of what has records or failed
 	host    uint16 // type of the address that makes the name this suffix's; of owned only
 }
 
@@ -204,6 +207,19 @@ func negativeTTL(m *dns.Msg) uint32 {
 	return maxNegativeTTL
 }
 
+// soaAbove returns the SOA record of a denial that may stand in a reply about name.
+func soaAbove(m *dns.Msg, name string) *dns.SOA {
+	if m == nil {
+		return nil
+	}
+	for _, rr := range m.Ns {
+		if soa, ok := rr.(*dns.SOA); ok && dns.IsSubDomain(soa.Hdr.Name, name) {
+			return soa
+		}
+	}
+	return nil
+}
+
 // result is how a query ended, as metrics and metadata name it.
 type result string
 
@@ -224,11 +240,12 @@ const (
 // conclusion is the verdict on the name asked.
 type conclusion struct {
 	result result
-	rcode  int     // of the reply
-	last   finding // the one that ended the walk; zero if none did
-	ttl    uint32  // seconds for which what we add ourselves, alias or SOA, may be kept at most
-	ede    uint16  // extended error of a reply that is one (RFC 8914, section 4)
-	reason string  // text for it
+	rcode  int      // of the reply
+	last   finding  // the one that ended the walk; zero if none did
+	ttl    uint32   // seconds for which what we add ourselves, alias or SOA, may be kept at most
+	ede    uint16   // extended error of a reply that is one (RFC 8914, section 4)
+	reason string   // text for it
+	soa    *dns.SOA // of the zone of the name asked, for a denial; nil: none but the root is known to be above it
 }
 
 // conclude draws the conclusion from the findings in the order of the search
@@ -239,6 +256,9 @@ func conclude(findings []finding) conclusion {
 	failures, refusals, exists := 0, 0, false
 	var fallback *finding
 	for _, f := range findings {
+		if f.asked && f.suffix != root {
+			c.soa = soaAbove(f.msg, f.name)
+		}
 		switch f.verdict {
 		case failed:
 			if failures == 0 {
@@ -257,7 +277,7 @@ func conclude(findings []finding) conclusion {
 		case noData:
 			exists = true
 			c.ttl = min(c.ttl, f.ttl)
-		case nxDomain:
+		case nxDomain, gateOpen, gateShut: // the latter is the last one
 			c.ttl = min(c.ttl, f.ttl)
 		default:
 			return c.ended(f)

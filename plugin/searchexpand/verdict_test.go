@@ -99,7 +99,7 @@ func TestJudge(t *testing.T) {
 }
 
 func TestASiblingDecidesWhoseTheNameIs(t *testing.T) {
-	c := candidate{"db01.b.test.", "b.test."}
+	c := tried("db01.b.test.", "b.test.")
 	tests := map[string]struct {
 		siblings []outcome
 		want     verdict
@@ -145,12 +145,12 @@ func TestSiblingsAreTheAddressesNotAskedFor(t *testing.T) {
 
 func TestConclude(t *testing.T) {
 	const no = 86400 // a denial that holds for a day
-	servfail := finding{candidate: candidate{"db01.sf.test.", "sf.test."}, outcome: outcome{msg: msg(t, dns.RcodeServerFailure)}}
-	refused := finding{candidate: candidate{"db01.r.test.", "r.test."}, outcome: outcome{msg: msg(t, dns.RcodeRefused)}}
-	unwritten := finding{candidate: candidate{"db01.r.test.", "r.test."}, outcome: outcome{rcode: dns.RcodeRefused}}
-	silent := finding{candidate: candidate{"db01.s.test.", "s.test."}, outcome: outcome{rcode: dns.RcodeServerFailure, err: errTimeout}}
-	secret := finding{candidate: candidate{"db01.x.test.", "x.test."}, outcome: outcome{err: errors.New("dial 10.0.0.1:53")}}
-	odd := finding{candidate: candidate{"db01.o.test.", "o.test."}, outcome: outcome{msg: msg(t, 0, "x.test. 1 IN A 192.0.2.1")}}
+	servfail := finding{candidate: tried("db01.sf.test.", "sf.test."), outcome: outcome{msg: msg(t, dns.RcodeServerFailure)}}
+	refused := finding{candidate: tried("db01.r.test.", "r.test."), outcome: outcome{msg: msg(t, dns.RcodeRefused)}}
+	unwritten := finding{candidate: tried("db01.r.test.", "r.test."), outcome: outcome{rcode: dns.RcodeRefused}}
+	silent := finding{candidate: tried("db01.s.test.", "s.test."), outcome: outcome{rcode: dns.RcodeServerFailure, err: errTimeout}}
+	secret := finding{candidate: tried("db01.x.test.", "x.test."), outcome: outcome{err: errors.New("dial 10.0.0.1:53")}}
+	odd := finding{candidate: tried("db01.o.test.", "o.test."), outcome: outcome{msg: msg(t, 0, "x.test. 1 IN A 192.0.2.1")}}
 	of := func(v verdict, ttl uint32) finding { return finding{verdict: v, ttl: ttl} }
 
 	tests := map[string]struct {
@@ -185,7 +185,7 @@ func TestConclude(t *testing.T) {
 		"refused by one, denied by the other":       {[]finding{refused, of(nxDomain, no)}, resultServFail, dns.RcodeServerFailure, 0, 0, "r.test.: REFUSED"},
 		"refused by one, undecided by the other":    {[]finding{refused, servfail}, resultServFail, dns.RcodeServerFailure, 0, 0, "r.test.: REFUSED, and 1 more"},
 		"dropped, past a failure":                   {[]finding{servfail, of(dropped, 0)}, resultDropped, 0, 0, 0, "sf.test.: SERVFAIL"},
-		"no room":                                   {[]finding{{candidate: candidate{"db01.a.test.", "a.test."}, verdict: overloaded, outcome: outcome{err: errOverload}}}, resultOverload, dns.RcodeServerFailure, 0, 0, "a.test.: too many candidates are in flight"},
+		"no room":                                   {[]finding{{candidate: tried("db01.a.test.", "a.test."), verdict: overloaded, outcome: outcome{err: errOverload}}}, resultOverload, dns.RcodeServerFailure, 0, 0, "a.test.: too many candidates are in flight"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -37,7 +37,7 @@ func blocks(t *testing.T, c config, next plugin.Handler, zones map[string]plugin
 
 func throughAll(list ...string) config {
 	c := newConfig()
-	c.domains, c.via = list, viaServer
+	c.entries, c.via = entriesOf(list...), viaServer
 	return c
 }
 
@@ -140,7 +140,7 @@ func TestViaServerWithoutAServerIsAFailure(t *testing.T) {
 		t.Errorf("ServeDNS = %d, %v, want SERVFAIL and %v", rcode, err, errNoServer)
 	}
 	w := newWalker(wholeServer{})
-	if got := w.walk(t.Context(), time.Now(), candidates("db01.", []string{"a.test."})); got[0].verdict != failed {
+	if got := w.walk(t.Context(), time.Now(), candidates("db01.", domainsOf("a.test."))); got[0].verdict != failed {
 		t.Errorf("verdicts = %v, want %v", verdicts(got), failed)
 	}
 }

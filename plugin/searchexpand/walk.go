@@ -58,7 +58,9 @@ type walker struct {
 	bill     bill
 	client   client
 	request  *dns.Msg // as the client sent it; never changed, never handed on
-	strict   bool     // a suffix that fails ends the walk
+	base     string   // what is completed, as in plan
+	tries    []candidate
+	strict   bool // a suffix that fails ends the walk
 
 	wildcards *wildcards // nil: any match counts
 
@@ -89,13 +91,10 @@ func (w walker) walk(ctx context.Context, now time.Time, tries []candidate) []fi
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		for c.ready(now) {
-			a := w.suffixes.admit(now, c.legs[c.next].suffix, w.pace)
-			if w.strict { // silence must not pass for a failure before its time
-				a.patience = w.pace.timeout // not a candidate's, which ends as its failure is handed in
-			}
+			a := w.admit(now, c.legs[c.next].candidate)
 			i := c.ask(now, a)
 			if a.skip {
-				suffixCount.WithLabelValues(c.legs[i].suffix, eventSkipped).Inc()
+				suffixCount.WithLabelValues(c.legs[i].entry, eventSkipped).Inc()
 				c.decide(i, failure(c.legs[i].candidate, errSkipped).ending(w.strict))
 				continue
 			}
@@ -124,6 +123,18 @@ func (w walker) walk(ctx context.Context, now time.Time, tries []candidate) []fi
 	return c.findings()
 }
 
+// admit decides how a candidate is treated.
+func (w walker) admit(now time.Time, c candidate) admission {
+	a := w.suffixes.admit(now, c.suffix, w.pace)
+	if (c.asked || c.gate != noGate) && (a.skip || a.probe) {
+		a = admission{patience: patience} // who asks for a name is told what it is, if that can be
+	}
+	if w.strict || c.gate != noGate { // silence must not pass for a failure before its time
+		a.patience = w.pace.timeout // not a candidate's, which ends as its failure is handed in
+	}
+	return a
+}
+
 // leave ends what a walk that is over has asked for in vain. The candidates in
 // front of the one that ended it are left to their own deadline: whether they
 // answer at all tells of their suffix.
@@ -138,7 +149,7 @@ func (w walker) leave(ctx context.Context, c *course, cancels []context.CancelCa
 		} else if i >= c.limit {
 			cancels[i](errOutrun)
 		} else if c.won() {
-			suffixCount.WithLabelValues(c.legs[i].suffix, eventOutrun).Inc()
+			suffixCount.WithLabelValues(c.legs[i].entry, eventOutrun).Inc()
 		}
 	}
 }
@@ -168,6 +179,9 @@ func late(c *crash) {
 // try asks for one candidate, and, if it has no data of the type asked, for its
 // siblings.
 func (w walker) try(ctx context.Context, c candidate, deadline time.Time) finding {
+	if c.gate != noGate {
+		return gated(c, w.ask(ctx, c.name, gateType, deadline))
+	}
 	qtype := w.request.Question[0].Qtype
 	o, made := w.look(ctx, c, qtype, deadline)
 	f := newFinding(c, o, qtype)

@@ -100,7 +100,7 @@ func TestAWalkTakesWhatItsSlowestNeededCandidateTakes(t *testing.T) {
 				chain[last] = takesAndSays{tc.takes[len(list)-1], msg(t, 0, "db01."+last+" 300 IN A 192.0.2.1")}
 				defer untilAllHaveEnded()
 				start := time.Now()
-				got := newWalker(chain).walk(t.Context(), start, candidates("db01.", list))
+				got := newWalker(chain).walk(t.Context(), start, candidates("db01.", domainsOf(list...)))
 				if elapsed := time.Since(start); elapsed != tc.elapsed {
 					t.Errorf("the walk took %v, want %v", elapsed, tc.elapsed)
 				}
@@ -122,7 +122,7 @@ func TestALaterAnswerNeverWinsOverAnEarlierOneThatComes(t *testing.T) {
 				})
 				w.pace.parallel = parallel
 				defer untilAllHaveEnded()
-				got := w.walk(t.Context(), time.Now(), candidates("db01.", []string{"a.test.", "b.test."}))
+				got := w.walk(t.Context(), time.Now(), candidates("db01.", domainsOf("a.test.", "b.test.")))
 				if len(got) != 1 || got[0].suffix != "a.test." || got[0].verdict != answered {
 					t.Errorf("parallel %d: a.test. after %v lost: %v", parallel, takes, verdicts(got))
 				}
@@ -136,7 +136,7 @@ func TestWhoIsSilentIsUndecidedWhereNobodyHasTheName(t *testing.T) {
 		defer untilAllHaveEnded()
 		w := newWalker(bySuffix{"a.test.": {delay: time.Hour}})
 		start := time.Now()
-		got := w.walk(t.Context(), start, candidates("db01.", []string{"a.test.", "b.test."}))
+		got := w.walk(t.Context(), start, candidates("db01.", domainsOf("a.test.", "b.test.")))
 		if elapsed := time.Since(start); elapsed != time.Second || !slices.Equal(verdicts(got), []verdict{failed, nxDomain}) {
 			t.Errorf("walk = %v after %v, want %v after 1s", verdicts(got), elapsed, []verdict{failed, nxDomain})
 		}
@@ -169,7 +169,7 @@ func TestTheNameAsItIsWaitsForTheDomainsInFrontOfIt(t *testing.T) {
 				w.pace.parallel = maxParallel
 				defer untilAllHaveEnded()
 				start := time.Now()
-				got := w.walk(t.Context(), start, candidates("db01.lab.", []string{"a.test.", "."}))
+				got := w.walk(t.Context(), start, candidates("db01.lab.", domainsOf("a.test.", ".")))
 				if elapsed := time.Since(start); elapsed != tc.elapsed || len(got) != tc.asked {
 					t.Errorf("%v after %v, want %d findings after %v", verdicts(got), elapsed, tc.asked, tc.elapsed)
 				}
@@ -211,7 +211,7 @@ func TestAsManyAreAskedAtOnceAsParallelSays(t *testing.T) {
 				}))
 				w.pace.parallel = tc.parallel
 				start := time.Now()
-				got := w.walk(t.Context(), start, candidates("db01.", list))
+				got := w.walk(t.Context(), start, candidates("db01.", domainsOf(list...)))
 				if elapsed := time.Since(start); elapsed != tc.elapsed || most != tc.most || len(got) != 64 {
 					t.Errorf("%d findings after %v with %d at once, want 64 after %v with %d", len(got), elapsed, most, tc.elapsed, tc.most)
 				}
@@ -225,7 +225,7 @@ func TestASiblingSharesTheCandidatesTime(t *testing.T) {
 		defer untilAllHaveEnded()
 		w := newWalker(bySuffix{"a.test.": {delay: 600 * time.Millisecond, m: msg(t, 0)}})
 		start := time.Now()
-		got := w.walk(t.Context(), start, candidates("db01.", []string{"a.test."}))
+		got := w.walk(t.Context(), start, candidates("db01.", domainsOf("a.test.")))
 		if elapsed := time.Since(start); elapsed != time.Second || got[0].verdict != failed {
 			t.Errorf("walk = %v after %v, want %v after 1s", verdicts(got), elapsed, failed)
 		}
@@ -239,7 +239,7 @@ func TestAListOfAHundredSilentSuffixesEndsInTime(t *testing.T) {
 			w := newWalker(bySuffix{"example.": {delay: time.Hour}})
 			w.limit, w.pace.timeout = &limit{max: 100}, timeout
 			start := time.Now()
-			got := w.walk(t.Context(), start, candidates("db01.", longList(100)))
+			got := w.walk(t.Context(), start, candidates("db01.", domainsOf(longList(100)...)))
 			// All have been asked at 5 s, and the last one has its half of ten.
 			wantAsked := min(100, int(timeout/hedgeDelay))
 			wantElapsed := min(timeout, 99*hedgeDelay+timeout/2)
@@ -264,7 +264,7 @@ func TestAWalkEndsWithItsContext(t *testing.T) {
 			return dns.RcodeServerFailure, ctx.Err()
 		}))
 		start := time.Now()
-		got := w.walk(ctx, start, candidates("db01.", []string{"a.test."}))
+		got := w.walk(ctx, start, candidates("db01.", domainsOf("a.test.")))
 		synctest.Wait()
 		if elapsed := time.Since(start); elapsed != 300*time.Millisecond || len(got) != 1 || !errors.Is(cause, context.DeadlineExceeded) {
 			t.Errorf("%d findings after %v, and the candidate saw %v; want 1 after 300ms and %v", len(got), elapsed, cause, context.DeadlineExceeded)
@@ -293,7 +293,7 @@ func TestACandidateEndsWhenAnEarlierOneHasTheName(t *testing.T) {
 			defer mu.Unlock()
 			return slices.Clone(causes)
 		}
-		w.walk(t.Context(), time.Now(), candidates("db01.", []string{"a.test.", "b.test.", "c.test."}))
+		w.walk(t.Context(), time.Now(), candidates("db01.", domainsOf("a.test.", "b.test.", "c.test.")))
 		if got := ended(); len(got) != 1 || !errors.Is(got[0], errOutrun) {
 			t.Errorf("when the name was found, ended: %v, want the last one for %v", got, errOutrun)
 		}
@@ -317,7 +317,7 @@ func TestAnAbandonedCandidateIsToldAndHarmless(t *testing.T) {
 			return dns.RcodeSuccess, nil
 		}))
 		ctx := metadata.ContextWithMetadata(t.Context())
-		got := w.walk(ctx, time.Now(), candidates("db01.", []string{"a.test."}))
+		got := w.walk(ctx, time.Now(), candidates("db01.", domainsOf("a.test.")))
 		if got[0].verdict != failed || !errors.Is(got[0].err, errTimeout) {
 			t.Errorf("finding = %+v, want failed for %v", got[0], errTimeout)
 		}
@@ -352,7 +352,7 @@ func TestAnAnswerInTimeDoesNotEndWhatGoesOnInTheBackground(t *testing.T) {
 			}()
 			return dns.RcodeSuccess, w.WriteMsg(msg(t, 0, "db01.a.test. 300 IN A 192.0.2.1"))
 		}))
-		w.walk(t.Context(), time.Now(), candidates("db01.", []string{"a.test."}))
+		w.walk(t.Context(), time.Now(), candidates("db01.", domainsOf("a.test.")))
 		if err := <-refreshed; err != nil {
 			t.Errorf("the refresh ended with %v", err)
 		}
@@ -370,7 +370,7 @@ func TestNoMoreCandidatesThanTheLimit(t *testing.T) {
 		// The first walk leaves three candidates behind, the second one, and then
 		// there is room for no more.
 		for i, want := range [][]verdict{{failed, failed, failed}, {failed, overloaded}, {overloaded}} {
-			got := w.walk(t.Context(), time.Now(), candidates("db01.", []string{"a.test.", "b.test.", "c.test."}))
+			got := w.walk(t.Context(), time.Now(), candidates("db01.", domainsOf("a.test.", "b.test.", "c.test.")))
 			if !slices.Equal(verdicts(got), want) {
 				t.Errorf("walk %d = %v, want %v", i, verdicts(got), want)
 			}
@@ -394,7 +394,7 @@ func TestAPanicBelowComesUpInTheQuerysGoroutine(t *testing.T) {
 			t.Errorf("in flight = %d, want 0", n)
 		}
 	}()
-	w.walk(t.Context(), time.Now(), candidates("db01.", []string{"a.test."}))
+	w.walk(t.Context(), time.Now(), candidates("db01.", domainsOf("a.test.")))
 	t.Error("the panic was lost")
 }
 
@@ -406,7 +406,7 @@ func TestALatePanicEndsNothing(t *testing.T) {
 			panic("boom")
 		}))
 		panics := testutil.ToFloat64(vars.Panic)
-		got := w.walk(t.Context(), time.Now(), candidates("db01.", []string{"a.test."}))
+		got := w.walk(t.Context(), time.Now(), candidates("db01.", domainsOf("a.test.")))
 		close(release)
 		synctest.Wait()
 		if got[0].verdict != failed || w.limit.n.Load() != 0 {
@@ -446,7 +446,7 @@ func TestEachQuestionHasItsOwnRequestAndMetadata(t *testing.T) {
 	ctx := metadata.ContextWithMetadata(t.Context())
 	metadata.SetValueFunc(ctx, "test/client", func() string { return "x" })
 
-	got := w.walk(ctx, time.Now(), candidates("db01.", []string{"a.test.", "b.test."}))
+	got := w.walk(ctx, time.Now(), candidates("db01.", domainsOf("a.test.", "b.test.")))
 	if len(requests) != 2 || requests[0] == requests[1] || w.request.String() != before {
 		t.Errorf("%d requests below, and the query became %v", len(requests), w.request)
 	}
@@ -468,7 +468,7 @@ func BenchmarkWalk(b *testing.B) {
 	for _, n := range []int{1, 3, 100} {
 		b.Run(fmt.Sprintf("suffixes%d", n), func(b *testing.B) {
 			w := newWalker(next)
-			tries := candidates("db01.", longList(n))
+			tries := candidates("db01.", domainsOf(longList(n)...))
 			b.ReportAllocs()
 			for b.Loop() {
 				w.walk(b.Context(), time.Now(), tries)

@@ -91,7 +91,7 @@ func sampled(qtype uint16) bool {
 // match has its suffix probed, if that is due: a list of many suffixes has few that match
 // at all, and one round trip in an hour is cheap beside a probe of each.
 func (w walker) look(ctx context.Context, c candidate, qtype uint16, deadline time.Time) (o outcome, weak bool) {
-	if w.wildcards == nil || c.suffix == root {
+	if w.wildcards == nil || c.suffix == root || c.served {
 		return w.ask(ctx, c.name, qtype, deadline), false
 	}
 	o = w.ask(ctx, c.name, qtype, deadline)
@@ -109,16 +109,16 @@ func (w walker) look(ctx context.Context, c candidate, qtype uint16, deadline ti
 }
 
 // weakens reports whether a weak match is of use at all: for a name with a dot, which
-// may be complete, a wildcard says nothing.
-func (w walker) weakens() bool {
-	return w.wildcards.policy == wildcardLast && dots(w.request.Question[0].Name) == 0
+// may be complete, a wildcard says nothing. The very name that was asked does exist.
+func (w walker) weakens(c candidate) bool {
+	return c.asked || w.wildcards.policy == wildcardLast && dots(w.base) == 0
 }
 
 // weakened returns the finding for what a wildcard record made.
 func (w walker) weakened(f finding, qtype uint16) finding {
 	records, _ := chain(f.msg.Answer, f.name, qtype)
 	f.verdict, f.ttl = nxDomain, lowestTTL(records)
-	if w.weakens() {
+	if w.weakens(f.candidate) {
 		f.verdict = weak
 	}
 	return f
@@ -128,7 +128,7 @@ func (w walker) weakened(f finding, qtype uint16) finding {
 // record made. That makes nobody own the name; where weak matches are of no use, the
 // name does not even exist.
 func (w walker) unowned(f finding) finding {
-	if f.verdict == noData && !w.weakens() {
+	if f.verdict == noData && !w.weakens(f.candidate) {
 		f.verdict = nxDomain
 	}
 	return f

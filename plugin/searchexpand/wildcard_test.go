@@ -67,7 +67,7 @@ func perName(name string) string {
 
 func newWildPlugin(next plugin.Handler, policy string, ndots int, list ...string) *SearchExpand {
 	c := newConfig()
-	c.domains, c.ndots, c.wildcard = list, ndots, policy
+	c.entries, c.ndots, c.wildcard = entriesOf(list...), ndots, policy
 	s := newSearchExpand(c)
 	s.Next = next
 	s.limit = &limit{max: 256}

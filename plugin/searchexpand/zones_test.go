@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/coredns/caddy/caddyfile"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/coredns/coredns/request"
@@ -192,7 +193,7 @@ func serve(t testing.TB, s plugin.Handler, r *dns.Msg) *dns.Msg {
 // own, and without probes for wildcards.
 func newTestPlugin(next plugin.Handler, ndots int, list ...string) *SearchExpand {
 	c := newConfig()
-	c.domains, c.ndots = list, ndots
+	c.entries, c.ndots = entriesOf(list...), ndots
 	return newTestPluginOf(next, c)
 }
 
@@ -204,6 +205,41 @@ func newTestPluginOf(next plugin.Handler, c config) *SearchExpand {
 	s.limit = &limit{max: 16}
 	s.budget = newBudget(c.rates, &credit{})
 	return s
+}
+
+// entriesOf returns what the Corefile spells out as the domains.
+func entriesOf(list ...string) []entry {
+	var entries []entry
+	for _, d := range list {
+		entries = append(entries, fixedEntry(d))
+	}
+	return entries
+}
+
+// domainsOf returns the domains of a list that the Corefile spells out.
+func domainsOf(list ...string) []domain { return listOf(entriesOf(list...)).domains }
+
+// textsOf returns what a stanza completes names with.
+func textsOf(c config) []string {
+	var texts []string
+	for _, e := range c.entries {
+		texts = append(texts, e.text)
+	}
+	return texts
+}
+
+// tried returns the candidate that a domain of the Corefile makes.
+func tried(name, suffix string) candidate {
+	return candidate{name: name, domain: domain{suffix: suffix, entry: suffix}, asked: suffix == root}
+}
+
+// parseOne returns the only stanza of a server block, or none.
+func parseOne(d *caddyfile.Dispenser) (config, error) {
+	stanzas, err := parse(d)
+	if err != nil || len(stanzas) == 0 {
+		return config{}, err
+	}
+	return stanzas[0], nil
 }
 
 func query(name string, qtype uint16) *dns.Msg {

@@ -69,6 +69,63 @@ func TestAFailingSuffixHidesNoOther(t *testing.T) {
 	backend.checkNothingLeaked()
 }
 
+// TestTriggerFirstBesideAutopath: what both answer is the same, but for what stock
+// autopath gets wrong.
+func TestTriggerFirstBesideAutopath(t *testing.T) {
+	t.Parallel()
+	backend, stockBackend := startZoneSet(t), startZoneSet(t)
+	s := startServer(t, fmt.Sprintf(`.:{PORT1} {
+		bind 127.0.0.1
+		searchexpand a.test b.test {
+			trigger first
+		}
+		healthforward . %s
+	}
+	.:{PORT2} {
+		bind 127.0.0.1
+		autopath . %s
+		forward . %s
+	}`, backend.addr(), writeFile(t, t.TempDir(), "ab.conf", "search a.test b.test\n"), stockBackend.addr()))
+	const nx = "NXDOMAIN"
+	for _, row := range []struct {
+		name       string
+		qtype      uint16
+		both, ours string // ours where stock is wrong
+	}{
+		{name: "v4only.a.test", qtype: dns.TypeA, both: "v4only.a.test. A 192.0.2.10"},
+		{name: "v4only.a.test", qtype: dns.TypeAAAA, both: "NOERROR"},
+		{name: "bonly.a.test", qtype: dns.TypeA, both: "bonly.a.test. CNAME bonly.b.test. bonly.b.test. A 192.0.2.23"},
+		{name: "bonly.a.test", qtype: dns.TypeAAAA, both: "NOERROR"},
+		{name: "nope.a.test", qtype: dns.TypeA, both: nx},
+		{name: "nope.more.a.test", qtype: dns.TypeA, both: nx},
+		{name: "bonly.b.test", qtype: dns.TypeA, both: "bonly.b.test. A 192.0.2.23"},
+		{name: "nope.b.test", qtype: dns.TypeA, both: nx},
+		{name: "_sip._tcp.a.test", qtype: dns.TypeSRV, both: "_sip._tcp.a.test. SRV 0 5 5060 both.a.test."},
+		{
+			name: "chain.a.test", qtype: dns.TypeA, both: "chain.a.test. CNAME v4only.b.test. chain.a.test. CNAME v4only.b.test. v4only.b.test. A 192.0.2.20",
+			ours: "chain.a.test. CNAME v4only.b.test. v4only.b.test. A 192.0.2.20",
+		},
+		{name: "ent.a.test", qtype: dns.TypeA, both: "NOERROR", ours: "ent.a.test. CNAME ent.b.test. ent.b.test. A 192.0.2.25"},
+		{name: "a.test", qtype: dns.TypeTXT, both: "SERVFAIL", ours: "NOERROR"},
+	} {
+		ours := row.both
+		if row.ours != "" {
+			ours = row.ours
+		}
+		if got := answerText(ask(t, s.addr(), row.name, row.qtype)); got != ours {
+			t.Errorf("%s %s: %s, want %s", row.name, dns.TypeToString[row.qtype], got, ours)
+		}
+		if got := answerText(ask(t, s.addrOf("PORT2"), row.name, row.qtype)); got != row.both {
+			t.Errorf("stock autopath says of %s %s: %s, and no longer %s", row.name, dns.TypeToString[row.qtype], got, row.both)
+		}
+	}
+	denial := ask(t, s.addr(), "gone.a.test", dns.TypeA)
+	if len(denial.Ns) != 1 || denial.Ns[0].Header().Name != "a.test." || denial.Ns[0].Header().Ttl > 20 {
+		t.Errorf("authority %v, want the SOA of a.test for at most 20 s, as b.test says", denial.Ns)
+	}
+	backend.checkNothingLeaked()
+}
+
 // TestAllTypesOfANameComeFromOneSuffix: the suffix that has a host's address
 // answers for all its types; a type that needs no host comes from who has it.
 func TestAllTypesOfANameComeFromOneSuffix(t *testing.T) {

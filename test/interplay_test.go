@@ -2,7 +2,6 @@ package test
 
 import (
 	"fmt"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -111,7 +110,7 @@ var interplays = map[string]interplay{
 	},
 	"acl that drops a candidate ends the walk without a reply": {
 		block: "acl a.test {\n drop\n }",
-		check: checkDropped,
+		check: func(t *testing.T, b *interplayBed) { b.wantNoReply(t, "bonly.") },
 	},
 	"acl that refuses a candidate hides no other": {
 		block: "acl a.test {\n block\n }",
@@ -165,14 +164,36 @@ var interplays = map[string]interplay{
 		check: func(t *testing.T, b *interplayBed) {
 			for range 2 { // the second time from the caches
 				b.wantAddress(t, "v4only", dns.TypeA, "192.0.2.20")
-				client := &dns.Client{Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 9)}}, Timeout: patience}
-				reply, _, err := client.Exchange(new(dns.Msg).SetQuestion("v4only.", dns.TypeA), b.addr)
-				if err != nil {
-					t.Fatal(err)
-				}
-				wantAddressIn(t, reply, "v4only", "192.0.2.10")
+				wantAddressIn(t, askFrom(t, "127.0.0.9", b.addr, "v4only", dns.TypeA), "v4only", "192.0.2.10")
 			}
 		},
+	},
+	"one cache below the lists of several clients keeps them apart": {
+		list:  "a.test {\n client 127.0.0.9 127.0.0.10\n except_client 127.0.0.10\n }\n searchexpand b.test {\n except_client 127.0.0.11\n }",
+		block: "cache 30",
+		check: func(t *testing.T, b *interplayBed) {
+			for range 2 { // the second time from the cache
+				for client, want := range map[string]string{"127.0.0.1": "192.0.2.20", "127.0.0.9": "192.0.2.10", "127.0.0.10": "192.0.2.20"} {
+					wantAddressIn(t, askFrom(t, client, b.addr, "v4only", dns.TypeA), "v4only", want)
+				}
+				if reply := askFrom(t, "127.0.0.11", b.addr, "local", dns.TypeA); reply.Rcode != dns.RcodeNameError {
+					t.Errorf("who has no list: %v", reply)
+				}
+			}
+		},
+	},
+	"acl that refuses a completed name hides no other": {
+		list:  "a.test b.test {\n trigger first\n }",
+		block: "acl a.test {\n block\n }",
+		check: func(t *testing.T, b *interplayBed) {
+			b.wantAddress(t, "bonly.a.test", dns.TypeA, "192.0.2.23")
+			b.wantRcode(t, "nope.a.test", dns.RcodeServerFailure)
+		},
+	},
+	"acl that drops a completed name ends the walk without a reply": {
+		list:  "a.test b.test {\n trigger first\n }",
+		block: "acl a.test {\n drop\n }",
+		check: func(t *testing.T, b *interplayBed) { b.wantNoReply(t, "bonly.a.test.") },
 	},
 	"errors hears of no candidate, and nobody gets a second reply": {
 		list:  "a.test sf.test b.test",

@@ -92,9 +92,10 @@ func wantRootSOA(t *testing.T, reply *dns.Msg, rcode int, ttl uint32) {
 // noReplyFor is how long a reply must not come. A reply takes less than a tenth.
 const noReplyFor = 500 * time.Millisecond
 
-func checkDropped(t *testing.T, b *interplayBed) {
+func (b *interplayBed) wantNoReply(t *testing.T, name string) {
+	t.Helper()
 	client := &dns.Client{Timeout: noReplyFor}
-	reply, _, err := client.Exchange(new(dns.Msg).SetQuestion("bonly.", dns.TypeA), b.addr)
+	reply, _, err := client.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), b.addr)
 	var netError net.Error
 	if !errors.As(err, &netError) || !netError.Timeout() {
 		t.Errorf("get %v, %v, want no reply, though b.test has the name", reply, err)

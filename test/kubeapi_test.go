@@ -16,10 +16,13 @@ var kubeObjects = map[string]struct {
 }{
 	"/api/v1/namespaces": {"v1", "Namespace", []string{
 		`"metadata":{"name":"default","uid":"n1","resourceVersion":"1"}`,
+		`"metadata":{"name":"prod","uid":"n2","resourceVersion":"1"}`,
 	}},
 	"/api/v1/services": {"v1", "Service", []string{
 		`"metadata":{"name":"db","namespace":"default","uid":"s1","resourceVersion":"2"},
 		 "spec":{"type":"ClusterIP","clusterIP":"10.96.0.42","clusterIPs":["10.96.0.42"],"ports":[{"name":"sql","protocol":"TCP","port":5432}]}`,
+		`"metadata":{"name":"db","namespace":"prod","uid":"s3","resourceVersion":"2"},
+		 "spec":{"type":"ClusterIP","clusterIP":"10.96.0.43","clusterIPs":["10.96.0.43"],"ports":[{"name":"sql","protocol":"TCP","port":5432}]}`,
 		`"metadata":{"name":"web","namespace":"default","uid":"s2","resourceVersion":"3"},
 		 "spec":{"type":"ClusterIP","clusterIP":"None","clusterIPs":["None"],"ports":[{"name":"http","protocol":"TCP","port":80}]}`,
 	}},
@@ -28,7 +31,11 @@ var kubeObjects = map[string]struct {
 		 "addressType":"IPv4","ports":[{"name":"http","protocol":"TCP","port":80}],
 		 "endpoints":[{"addresses":["10.244.0.7"],"hostname":"web-0","conditions":{"ready":true}}]`,
 	}},
-	"/api/v1/pods":  {"v1", "Pod", nil},
+	// Addresses from which a test can ask.
+	"/api/v1/pods": {"v1", "Pod", []string{
+		`"metadata":{"name":"one","namespace":"default","uid":"p1","resourceVersion":"5"},"status":{"phase":"Running","podIP":"127.0.0.1","podIPs":[{"ip":"127.0.0.1"}]}`,
+		`"metadata":{"name":"two","namespace":"prod","uid":"p2","resourceVersion":"6"},"status":{"phase":"Running","podIP":"127.0.0.9","podIPs":[{"ip":"127.0.0.9"}]}`,
+	}},
 	"/api/v1/nodes": {"v1", "Node", nil},
 }
 

@@ -170,6 +170,17 @@ func ask(t testing.TB, addr, name string, qtype uint16, options ...func(*dns.Msg
 	return reply
 }
 
+// askFrom is ask from another address of this host.
+func askFrom(t testing.TB, client, addr, name string, qtype uint16) *dns.Msg {
+	t.Helper()
+	c := &dns.Client{Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(client)}}, Timeout: 5 * time.Second}
+	reply, _, err := c.Exchange(new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype), addr)
+	if err != nil {
+		t.Fatalf("ask %s from %s for %s %s: %v", addr, client, name, dns.TypeToString[qtype], err)
+	}
+	return reply
+}
+
 // exchange sends q by UDP, and by TCP if the answer is truncated, as a stub
 // resolver does. It waits for 5 s, glibc's time-out.
 func exchange(addr string, q *dns.Msg) (*dns.Msg, error) {

@@ -43,7 +43,8 @@ type config struct {
 	entries   []entry  // search list in order, each once; "." is the name as it is
 	clients   clients  // whom it is for; default everybody
 	triggers  triggers // which names it is for besides bare ones; default none
-	ndots     int      // names with as many dots or more are left alone; 1 to 15, default 1
+	ndots     int      // names with as many dots or more are left alone; 1 to 15, default what files in the list say, or 1
+	ndotsSet  bool     // it does not depend on files
 	pace      pace     // how fast the list is tried; parallel 1 to 64, default 1; timeout 100 ms to 10 s, default 2 s
 	rates     rates    // what may leave the process
 	except    []string // zones whose names are complete, lower case, fully qualified; default none
@@ -92,7 +93,7 @@ func (c *config) properties() corefile.Table {
 		"except":        corefile.List(&c.except, parseZone),
 		"except_client": prefixes(&c.clients.except),
 		"maxttl":        seconds(&c.form.maxTTL, 0, topMaxTTL),
-		"ndots":         corefile.Int(&c.ndots, 1, maxNdots),
+		"ndots":         c.parseNdots,
 		"negttl":        seconds(&c.form.negTTL, 0, topNegTTL),
 		"on_failure":    corefile.Enum(&c.onFailure, failureContinues, failureStops),
 		"parallel":      corefile.Int(&c.pace.parallel, 1, maxParallel),
@@ -101,6 +102,11 @@ func (c *config) properties() corefile.Table {
 		"via":           corefile.Enum(&c.via, viaChain, viaServer),
 		"wildcard":      corefile.Enum(&c.wildcard, wildcardLast, wildcardAllow, wildcardIgnore),
 	}
+}
+
+func (c *config) parseNdots(args []string) error {
+	c.ndotsSet = true
+	return corefile.Int(&c.ndots, 1, maxNdots)(args)
 }
 
 // seconds accepts a duration of whole seconds, of which TTLs are made.

@@ -32,6 +32,7 @@ func TestParseTakes(t *testing.T) {
 		"ndots at its upper bound":                    {"searchexpand a.example {\n ndots 15\n}", []string{"a.example."}, 15},
 		"parallel and timeout, at their lower bounds": {"searchexpand a.example {\n parallel 1\n timeout 100ms\n}", []string{"a.example."}, 1},
 		"parallel and timeout, at their upper bounds": {"searchexpand a.example {\n parallel 64\n timeout 10s\n}", []string{"a.example."}, 1},
+		"a file that is not there yet":                {"searchexpand a.example /nowhere/resolv.conf /nowhere/resolv.conf", []string{"a.example.", "/nowhere/resolv.conf"}, 1},
 		"a hundred domains":                           {"searchexpand " + strings.Join(longList(100), " "), longList(100), 1},
 	}
 	for name, tc := range tests {
@@ -118,7 +119,7 @@ func TestParseRefuses(t *testing.T) {
 		"a domain of 256 octets":        {"searchexpand " + tooLong, []string{tooLong, "256 octets", "255"}},
 		"an address":                    {"searchexpand 192.0.2.1", []string{`"192.0.2.1"`, "number"}},
 		"an IPv6 address":               {"searchexpand 2001:db8::1", []string{`"2001:db8::1"`, "':'"}},
-		"a path":                        {"searchexpand /etc/resolv.conf", []string{`"/etc/resolv.conf"`, "'/'"}},
+		"a path that leads nowhere":     {"searchexpand etc/resolv.conf", []string{`"etc/resolv.conf"`, "no such file"}},
 		"a plugin without a name":       {"searchexpand @", []string{`"@"`, "name of a plugin"}},
 		"a plugin and a zone":           {"searchexpand @kubernetes.cluster.local", []string{`"@kubernetes.cluster.local"`, "name of a plugin"}},
 		"a placeholder left open":       {"searchexpand {kubernetes/x.corp.example", []string{`"{kubernetes/x.corp.example"`, "{plugin/label}"}},

@@ -46,7 +46,8 @@ const (
 // rules decide which queries are expanded.
 type rules struct {
 	ndots int
-	bare  bool // there is a list to complete names from
+	files []*fromFile // that may say more of ndots
+	bare  bool        // there is a list to complete names from
 	// absolute holds the zones whose names are complete as they are: the special
 	// ones, the suffixes themselves and what the operator excepts, lower case and
 	// fully qualified.
@@ -78,8 +79,13 @@ func newRules(c config) rules {
 		r.add(zone[strings.IndexByte(zone, '.')+1:], complete) // the zone is in it
 	}
 	for _, e := range c.entries {
-		if d, ok := e.source.(fixed); ok {
-			r.add(d[0], complete)
+		switch source := e.source.(type) {
+		case fixed:
+			r.add(source[0], complete)
+		case *fromFile:
+			if !c.ndotsSet {
+				r.files = append(r.files, source)
+			}
 		}
 	}
 	if c.triggers.first {
@@ -122,10 +128,19 @@ func (r rules) decide(m *dns.Msg) decision {
 	return d
 }
 
+// limit returns how many dots make a name complete.
+func (r rules) limit() int {
+	limit := r.ndots
+	for _, f := range r.files {
+		limit = max(limit, f.ndots())
+	}
+	return limit
+}
+
 // decideBare looks at a name that no trigger is for.
 func (r rules) decideBare(name string) decision {
 	var room [maxNdots]int
-	starts, short := labels(name, room[:0], r.ndots)
+	starts, short := labels(name, room[:0], r.limit())
 	if !r.bare || !short || r.standing(name, starts) != incomplete {
 		return pass
 	}

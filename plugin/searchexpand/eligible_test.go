@@ -205,6 +205,9 @@ func TestDecidingAgainstAllocatesNothing(t *testing.T) {
 	for name, m := range notEligible {
 		for _, ndots := range []int{1, 5} {
 			r := newRules(config{ndots: ndots, entries: entriesOf(longList(100)...), except: []string{"test-zone."}})
+			f := &followedFile{}
+			f.now.Store(&fileList{ndots: ndots})
+			r.files = []*fromFile{{file: f}}
 			s := &SearchExpand{rules: r}
 			ctx := context.WithValue(t.Context(), dnsserver.LoopKey{}, 0)
 			var d decision

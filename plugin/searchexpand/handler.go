@@ -120,7 +120,7 @@ func (s *SearchExpand) planNamespace(ctx context.Context, state request.Request,
 			continue
 		}
 		var l list
-		if dots(base) < s.rules.ndots && s.rules.standingOf(base) == incomplete {
+		if dots(base) < s.rules.limit() && s.rules.standingOf(base) == incomplete {
 			l = s.listFor(ctx, state, slices.DeleteFunc(slices.Clone(s.entries), func(e entry) bool { return !e.shared }))
 		}
 		if l.completes(base) {

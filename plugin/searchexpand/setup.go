@@ -20,10 +20,29 @@ func setup(c *caddy.Controller) error {
 	}
 	s := newStanzas(configs)
 	block := dnsserver.GetConfig(c)
-	c.OnStartup(func() error { return s.start(block.Handler) }) // not before: some stand behind us
+	l := loadOf(c)
+	c.OnStartup(func() error { return s.start(start{block.Handler, l}) }) // not before: some plugins stand behind us
 	block.AddPlugin(func(next plugin.Handler) plugin.Handler {
 		s.follow(next)
 		return s
 	})
 	return nil
+}
+
+// loadKey is where an instance of caddy keeps its load.
+type loadKey struct{}
+
+// loadOf returns the load of the Corefile that is being set up. The first server block
+// makes it, with the hooks that stand for all.
+func loadOf(c *caddy.Controller) *load {
+	if l, ok := c.Get(loadKey{}).(*load); ok {
+		return l
+	}
+	l := &load{}
+	c.Set(loadKey{}, l)
+	c.OnStartup(func() error { files.begin(l); return nil })
+	c.OnRestart(func() error { files.replace(l); return nil })
+	c.OnRestartFailed(func() error { files.revive(l); return nil })
+	c.OnShutdown(func() error { files.end(l); return nil })
+	return l
 }

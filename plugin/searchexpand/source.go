@@ -12,8 +12,8 @@ import (
 // each query.
 type source interface {
 	// domains returns what the source has now for the client of a query, in order, lower
-	// case and fully qualified: nothing if it knows nothing of the client. Only the
-	// Corefile itself says root. Nobody changes what is returned.
+	// case and fully qualified: nothing if it knows nothing of the client. Nobody changes
+	// what is returned.
 	domains(ctx context.Context, state request.Request) []string
 
 	// firstWithin returns the smallest zone that is known to hold the first of them, if
@@ -21,10 +21,15 @@ type source interface {
 	firstWithin() string
 }
 
-// starter is a source that needs something of its server block. It starts before any
-// query; plugins returns the one with that name in the block, or nil.
+// starter is a source that needs something of where it is. It starts before any query.
 type starter interface {
-	start(plugins func(name string) plugin.Handler) error
+	start(on start) error
+}
+
+// start is where sources start.
+type start struct {
+	plugins func(name string) plugin.Handler // of the same server block; nil if there is none of that name
+	load    *load
 }
 
 // entry is what one DOMAIN of the directive stands for.
@@ -41,6 +46,8 @@ func parseEntry(arg string) (entry, error) {
 		return parseAutoPath(arg)
 	case strings.ContainsAny(arg, "{}"):
 		return parseTemplate(arg)
+	case strings.Contains(arg, "/"):
+		return parseFile(arg)
 	}
 	return parseFixed(arg)
 }

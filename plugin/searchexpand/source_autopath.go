@@ -64,8 +64,8 @@ func (p *fromPlugin) domains(_ context.Context, state request.Request) []string 
 
 func (p *fromPlugin) firstWithin() string { return p.zone }
 
-func (p *fromPlugin) start(plugins func(name string) plugin.Handler) error {
-	h := plugins(p.name)
+func (p *fromPlugin) start(on start) error {
+	h := on.plugins(p.name)
 	if h == nil {
 		return fmt.Errorf("@%s %w", p.name, errNoPlugin)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metadata"
 	"github.com/coredns/coredns/request"
 
@@ -98,13 +97,13 @@ func (t *template) domains(ctx context.Context, _ request.Request) []string {
 
 func (t *template) firstWithin() string { return t.parent }
 
-func (t *template) start(plugins func(name string) plugin.Handler) error {
-	if plugins("metadata") == nil {
+func (t *template) start(on start) error {
+	if on.plugins("metadata") == nil {
 		return fmt.Errorf("%s %w", t.text, errNoMetadata)
 	}
 	for i := 1; i < len(t.parts); i += 2 {
 		name, _, _ := strings.Cut(t.parts[i], "/")
-		if plugins(name) == nil {
+		if on.plugins(name) == nil {
 			log.Warningf("%s is left out of every list unless something sets {%s}: the server block has no plugin %s", t.text, t.parts[i], name)
 		}
 	}

@@ -44,8 +44,10 @@ func (o others) handler(name string) plugin.Handler { return o[name] }
 // startTestStanzas returns the plugin that the directives make, started.
 func startTestStanzas(t *testing.T, next plugin.Handler, directives string, with others) *stanzas {
 	t.Helper()
-	s := newTestStanzas(t, next, directives)
-	if err := s.start(with.handler); err != nil {
+	s, l := newTestStanzas(t, next, directives), &load{}
+	files.begin(l)
+	t.Cleanup(func() { files.end(l) })
+	if err := s.start(start{with.handler, l}); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -251,7 +253,7 @@ func TestWhatASourceNeedsIsCheckedAtStart(t *testing.T) {
 		"a plugin that is not there":      {"@pods", others{"metadata": p}, errNoPlugin},
 		"a plugin that has no such lists": {"@pods", others{"pods": newZones(t)}, errNoAutoPath},
 	} {
-		err := newTestStanzas(t, p, "searchexpand "+tc.domain).start(tc.others.handler)
+		err := newTestStanzas(t, p, "searchexpand "+tc.domain).start(start{plugins: tc.others.handler})
 		if !errors.Is(err, tc.want) || err != nil && !strings.Contains(err.Error(), "plugin/searchexpand: "+tc.domain[:5]) {
 			t.Errorf("%s: %v, want %v that names %s", claim, err, tc.want, tc.domain)
 		}

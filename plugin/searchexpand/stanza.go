@@ -48,11 +48,11 @@ func (s *stanzas) follow(next plugin.Handler) {
 	}
 }
 
-// start connects the stanzas with the other plugins of the server block, which are found
-// by name and are all set up.
-func (s *stanzas) start(plugins func(name string) plugin.Handler) error {
+// start connects the stanzas with where they are. The other plugins of the server block
+// are all set up.
+func (s *stanzas) start(on start) error {
 	for _, each := range s.list {
-		if err := each.connect(plugins); err != nil {
+		if err := each.connect(on); err != nil {
 			return plugin.Error(pluginName, err)
 		}
 	}
@@ -60,11 +60,11 @@ func (s *stanzas) start(plugins func(name string) plugin.Handler) error {
 }
 
 // connect is start for one of them.
-func (s *SearchExpand) connect(plugins func(name string) plugin.Handler) error {
-	s.hosts = hostTableOf(plugins("hosts"))
+func (s *SearchExpand) connect(on start) error {
+	s.hosts = hostTableOf(on.plugins("hosts"))
 	for _, e := range s.entries {
 		if source, ok := e.source.(starter); ok {
-			if err := source.start(plugins); err != nil {
+			if err := source.start(on); err != nil {
 				return err
 			}
 		}

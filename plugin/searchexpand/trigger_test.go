@@ -2,9 +2,12 @@ package searchexpand
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/miekg/dns"
 )
@@ -189,10 +192,85 @@ func TestTheTypesOfATriggeredNameComeFromOneHost(t *testing.T) {
 			{name: name, qtype: dns.TypeAAAA, answer: []string{name + " CNAME both.example.", "both.example. AAAA 2001:db8::97"}, ttl: 5, asked: []string{"both.example. AAAA"}},
 			{name: name, qtype: dns.TypeMX, ttl: 5, asked: []string{"both.example. MX"}},
 		})
-		m := serve(t, s, query(name, dns.TypeMX))
-		if len(m.Ns) != 1 || m.Ns[0].Header().Name != "cluster.local." {
-			t.Errorf("authority %v, want the SOA of cluster.local", m.Ns)
+		w := from("192.0.2.200") // the client of those steps
+		if _, err := s.ServeDNS(t.Context(), w, query(name, dns.TypeMX)); err != nil {
+			t.Fatal(err)
 		}
+		if soa := w.replies[0].Ns; len(soa) != 1 || soa[0].Header().Name != "cluster.local." {
+			t.Errorf("authority %v, want the SOA of cluster.local", soa)
+		}
+	})
+}
+
+// A server that denies the one family of a host is corrected by the other, asked for at
+// the same time; what is left to deny is denied by the zone of the name asked.
+func TestADenialPutOffIsThatOfTheNameAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		z := newCluster(t)
+		s := newTestStanzas(t, distant(handler(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			if r.Question[0].Name == "ext.example." {
+				return hostOnly{z}.ServeDNS(ctx, w, r)
+			}
+			return z.ServeDNS(ctx, w, r)
+		})), "searchexpand {\n trigger namespace svc.cluster.local\n}")
+		replies := make(chan *dns.Msg, 2)
+		for i, qtype := range []uint16{dns.TypeAAAA, dns.TypeA} {
+			go func() {
+				time.Sleep(time.Duration(i+1) * time.Millisecond)
+				w := from("192.0.2.200")
+				_, _ = s.ServeDNS(t.Context(), w, query("ext.example"+ns, qtype))
+				replies <- w.replies[0]
+			}()
+		}
+		for range 2 {
+			m := <-replies
+			if m.Rcode != dns.RcodeSuccess || len(m.Answer) == 0 && (len(m.Ns) != 1 || m.Ns[0].Header().Name != "cluster.local.") {
+				t.Errorf("want the host, and NODATA by cluster.local, get\n%v", m)
+			}
+		}
+		untilAllHaveEnded()
+	})
+}
+
+// A domain that fails name after name is skipped for names that are completed by us. One
+// that the client asks for by its own name is asked for, whatever else failed.
+func TestTheNameAskedIsNeverSkipped(t *testing.T) {
+	z := newZones(t)
+	s := newTestStanzas(t, handler(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+		if strings.HasPrefix(r.Question[0].Name, "bad") {
+			return dns.RcodeServerFailure, nil
+		}
+		return z.ServeDNS(ctx, w, r)
+	}), "searchexpand a.test b.test {\n trigger first\n}")
+	for i := range skipAfter + 1 { // the last one is the probe of this second
+		serve(t, s, query(fmt.Sprintf("bad%d.a.test.", i), dns.TypeA))
+	}
+	if a := s.list[0].suffixes.record("a.test."); !a.open(time.Now()) {
+		t.Fatal("a.test is not skipped")
+	}
+	if got := short(serve(t, s, query("v4only.a.test.", dns.TypeA)).Answer); !slices.Equal(got, []string{"v4only.a.test. A 192.0.2.10"}) {
+		t.Errorf("answer %q, want that of a.test", got)
+	}
+}
+
+// Silence is no sign that a namespace exists: however long it takes to say so, nobody else
+// is asked before.
+func TestAGateIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		z := newCluster(t)
+		s := newTestStanzas(t, handler(func(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+			if r.Question[0].Name == "com"+svc {
+				time.Sleep(3 * patience)
+			}
+			return z.ServeDNS(ctx, w, r)
+		}), "searchexpand {\n trigger namespace svc.cluster.local\n}")
+		if m := serve(t, s, query("ext.example.com"+svc, dns.TypeA)); m.Rcode != dns.RcodeNameError {
+			t.Errorf("%v, want NXDOMAIN", m)
+		}
+		if asked := z.questions(); slices.Contains(asked, "ext.example. A") {
+			t.Errorf("asked %q", asked)
+		}
+		untilAllHaveEnded()
 	})
 }
 

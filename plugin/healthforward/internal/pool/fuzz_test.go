@@ -76,7 +76,7 @@ func (w *world) add(sort int) {
 func (w *world) play(op byte, arg int) {
 	w.now = w.now.Add(time.Duration(arg&15) * 20 * ms)
 	g, id := w.groups[arg%len(w.groups)], w.ids[arg%len(w.ids)]
-	switch op % 12 {
+	switch op % 13 {
 	case 0:
 		w.ask(g, Query{Name: uint64(arg), Domain: uint64(arg % 5), Private: arg&64 != 0})
 	case 1:
@@ -108,6 +108,8 @@ func (w *world) play(op byte, arg int) {
 		w.now = w.now.Add(time.Duration(arg-64) * time.Second) // backwards, too
 	case 11:
 		g.Spend(w.now, arg%16)
+	case 12:
+		w.pool.Forgive(w.now)
 	}
 }
 

@@ -63,6 +63,18 @@ func (g *Group) tierOf(id ID) int {
 	return slices.IndexFunc(g.tiers, func(ids []ID) bool { return slices.Contains(ids, id) })
 }
 
+// Place returns the rank and the tier of a member in the group, as its tickets have
+// them; ok is false where the group does not hold it.
+func (g *Group) Place(id ID) (rank, tier int, ok bool) {
+	for tier, ids := range g.tiers {
+		if i := slices.Index(ids, id); i >= 0 {
+			return rank + i, tier, true
+		}
+		rank += len(ids)
+	}
+	return 0, 0, false
+}
+
 // Disband removes the group. Its members stay.
 func (p *Pool) Disband(g *Group) {
 	p.mu.Lock()

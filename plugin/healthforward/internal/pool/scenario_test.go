@@ -37,6 +37,7 @@ var t0 = time.Date(2026, time.November, 29, 12, 0, 0, 0, time.UTC)
 //	report TICKET OUTCOME
 //	end TICKET
 //	settle                what follows from time alone
+//	forgive               another network: what was concluded before is void
 //	admin MEMBER STATE
 //	served N MEMBER LATENCY [OUTCOME=NTH] [domain=NAME]
 //	                      N queries of ten domains in turn go to MEMBER, one after
@@ -140,6 +141,8 @@ func (s *stage) do(words []string) []string {
 		if tr, changed := s.pool.Settle(s.now); changed {
 			return []string{describe(tr)}
 		}
+	case "forgive":
+		s.pool.Forgive(s.now)
 	case "admin":
 		s.pool.SetAdmin(s.now, s.ids[words[1]], parseAdmin(s.t, words[2]))
 	case "served":

@@ -55,12 +55,11 @@ func (c *Config) tiers() [][]to { return append([][]to{c.To}, c.Backups...) }
 // allTo returns the TOs of all tiers, in their order.
 func (c *Config) allTo() []to { return slices.Concat(c.tiers()...) }
 
-// placesByTier returns where the TOs lead, by tier. It requires that registry.mu is
-// held.
-func (f *Forwarder) placesByTier() [][]target {
-	tiers := make([][]target, 0, 1+len(f.Backups))
-	rest := f.places
-	for _, tier := range f.tiers() {
+// byTier returns where the TOs lead, by tier.
+func (c *Config) byTier(places [][]target) [][]target {
+	tiers := make([][]target, 0, 1+len(c.Backups))
+	rest := places
+	for _, tier := range c.tiers() {
 		tiers = append(tiers, slices.Concat(rest[:len(tier)]...))
 		rest = rest[len(tier):]
 	}

@@ -113,7 +113,7 @@ func (f *Forwarder) fly(ctx context.Context, s *shared) {
 	}()
 	var ok bool
 	if won, ok = s.run(ctx); ok && answeredWell(won) {
-		f.shadow(s.key.group, s.query)
+		f.shadow(s.flight.group, s.query)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -204,28 +203,6 @@ func TestATOIsShownAsItCanBeWritten(t *testing.T) {
 		parsed := tos(t, arg)[0]
 		if got := parsed.String(); got != want || tos(t, got)[0] != parsed {
 			t.Errorf("%s is shown as %s, want %s", arg, got, want)
-		}
-	}
-}
-
-func TestAFileLeadsToItsNameservers(t *testing.T) {
-	resolv := filepath.Join(t.TempDir(), "resolv.conf")
-	for content, want := range map[string][]string{
-		"# comment\nnameserver 192.0.2.53\nnameserver fe80::1%lo\nnameserver 192.0.2.53\noptions timeout:1\n": {"192.0.2.53:53", "[fe80::1%lo]:53", "192.0.2.53:53"},
-		"search example.org\n":         nil,
-		"nameserver dns.example.org\n": nil,
-		"":                             nil,
-	} {
-		if err := os.WriteFile(resolv, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		ts, err := to{scheme: "dns", file: resolv}.targets(nil)
-		var got []string
-		for _, target := range ts {
-			got = append(got, target.addr)
-		}
-		if !slices.Equal(got, want) || (err == nil) != (want != nil) {
-			t.Errorf("%q leads to %q, %v; want %q", content, got, err, want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -41,6 +42,10 @@ type model struct {
 
 	queries []time.Time // when each query, not probe, came
 	probes  int         // how many of these came
+	hinfos  []time.Time // when each question came that shows whether this leads back to us
+
+	loops func(transport.Query) (*dns.Msg, error) // answers those
+	back  func(transport.Query) (*dns.Msg, error) // answers queries
 }
 
 func (m *model) set(change func(*model)) {
@@ -65,12 +70,17 @@ func (m *model) since(t time.Time) int {
 // Exchange implements transport.Exchanger.
 func (m *model) Exchange(ctx context.Context, q transport.Query) (*dns.Msg, error) {
 	probe := q.Question.Name == "."
+	// To see whether it leads back to us.
+	if q.Question.Qtype == dns.TypeHINFO && strings.Contains("0123456789", q.Question.Name[:1]) {
+		return m.hinfo(q)
+	}
 	m.mu.Lock()
 	if !probe {
 		m.queries = append(m.queries, time.Now())
 	} else {
 		m.probes++
 	}
+	back := m.back
 	rtt, drop, refuses, full, busy, rcode, err := m.rtt, m.deaf || m.silent && !probe, m.refuses, m.full, m.busy, m.rcode, m.err
 	if probe {
 		rcode = m.probeRcode
@@ -83,6 +93,9 @@ func (m *model) Exchange(ctx context.Context, q transport.Query) (*dns.Msg, erro
 		drop = drop || rcode < 0
 	}
 	m.mu.Unlock()
+	if back != nil && !probe {
+		return back(q)
+	}
 	if busy > 0 && !probe {
 		return nil, transport.BusyError{Status: 429, After: busy}
 	}
@@ -121,6 +134,20 @@ func (m *model) Exchange(ctx context.Context, q transport.Query) (*dns.Msg, erro
 
 // Close implements transport.Exchanger.
 func (m *model) Close() {}
+
+// hinfo answers at once that there is no such name, or as the model is told to.
+func (m *model) hinfo(q transport.Query) (*dns.Msg, error) {
+	m.mu.Lock()
+	m.hinfos = append(m.hinfos, time.Now())
+	loops := m.loops
+	m.mu.Unlock()
+	if loops != nil {
+		return loops(q)
+	}
+	reply := new(dns.Msg).SetQuestion(q.Question.Name, q.Question.Qtype)
+	reply.Response, reply.Id, reply.Rcode = true, q.ID, dns.RcodeNameError
+	return reply, nil
+}
 
 // bubble runs f in a synctest bubble with two models behind a stanza with these
 // options, both up.

@@ -9,7 +9,6 @@ import (
 
 	"steadfast.internal/plugin/healthforward/internal/pool"
 
-	"github.com/coredns/coredns/plugin/pkg/rcode"
 	"github.com/miekg/dns"
 	ot "github.com/opentracing/opentracing-go"
 )
@@ -66,6 +65,7 @@ type flight struct {
 	crowded []pool.ID // those that were
 	spared  bool      // the free fail-over after a hard error is used up
 	denied  result    // what a lower tier denies while those above may know it
+	moved   bool      // to other upstreams than there were at first
 	inDoubt int       // the rank of the one who has not said yet what a later one denies, for reason doubted
 
 	mu    sync.Mutex
@@ -129,10 +129,11 @@ func (f *flight) run(ctx context.Context) (result, bool) {
 // admit starts an attempt on the next upstream that may be asked, if the reason
 // and the budget allow.
 func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[result], bool) {
-	if limit := f.fw.MaxAttempts; limit > 0 && len(f.tries) >= limit {
+	f.move()
+	if limit := f.fw.MaxAttempts; limit > 0 && f.made() >= limit || why == moved && f.stays() {
 		return attempt[result]{}, false
 	}
-	if why != first && why != ejected && why != returned && why != doubted && why != opened && f.out(true) >= maxOut {
+	if slices.Contains(bounded, why) && f.out(true) >= maxOut {
 		return attempt[result]{}, false
 	}
 	ticket, repeat, ok := f.nextTicket(why, pending)
@@ -164,12 +165,28 @@ func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[re
 	}, true
 }
 
+// bounded are the reasons for which no more than maxOut attempts wait at once.
+//
+//nolint:gochecknoglobals // a constant, which Go has not for this type
+var bounded = []reason{overdue, expired, failed, suspected}
+
+// made returns how many attempts count against the limit: not those on who left.
+func (f *flight) made() int {
+	n := 0
+	for _, t := range f.tries {
+		if f.group.upstreams[t.ticket.ID] != nil {
+			n++
+		}
+	}
+	return n
+}
+
 // out returns how many attempts wait, but for those that are lost; with healthy on
 // upstreams that are up.
 func (f *flight) out(healthy bool) int {
 	n, now := 0, time.Now()
 	for _, t := range f.tries {
-		if t.ended.Load() || now.Sub(t.ticket.Sent) >= f.fw.ReadTimeout {
+		if t.ended.Load() || now.Sub(t.ticket.Sent) >= f.fw.ReadTimeout || f.group.upstreams[t.ticket.ID] == nil {
 			continue
 		}
 		if s := f.fw.registry.pool.State(t.ticket.ID); !healthy || s == pool.Up || s == pool.SlowStart {
@@ -258,7 +275,7 @@ func (f *flight) started(t pool.Ticket, s pool.Start) (pool.Ticket, bool) {
 // none is to be made. Free is what rescues a query for the first time.
 func (f *flight) cost(ticket pool.Ticket, why reason, pending int, repeat bool) (tokens int, ok bool) {
 	switch {
-	case pending == 0, why == first, why == ejected, why == returned, why == doubted:
+	case pending == 0, why == first, why == ejected, why == returned, why == doubted, why == moved:
 		return 0, true
 	case (why == overdue || why == suspected) && f.fw.NoHedge:
 		return 0, false
@@ -282,7 +299,7 @@ func (f *flight) cost(ticket pool.Ticket, why reason, pending int, repeat bool) 
 func (f *flight) slowName() bool {
 	asked := make(map[pool.ID]bool)
 	for _, t := range f.tries {
-		if t.ticket.Lossy || !f.group.HeardSince(t.ticket.Rank, t.ticket.Sent) {
+		if t.ticket.Lossy || !f.group.HeardSince(f.rank(t), t.ticket.Sent) {
 			return false
 		}
 		asked[t.ticket.ID] = true
@@ -312,7 +329,7 @@ func (f *flight) try(t *try, repeat bool) result {
 	if reply != nil {
 		took := now.Sub(t.ticket.Sent).Seconds()
 		t.up.metrics.duration.Observe(took)
-		proxyDuration.WithLabelValues(f.fw.name, t.up.addr, rcode.ToString(reply.Rcode)).Observe(took)
+		t.up.proxy.observe(f.fw.name, t.up.addr, reply.Rcode, took)
 	}
 	return result{
 		reply: reply, grade: g, up: t.up, rank: t.ticket.Rank, tier: t.ticket.Tier,

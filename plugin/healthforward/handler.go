@@ -50,7 +50,8 @@ type Forwarder struct {
 	groups     atomic.Pointer[groups] // set once the generation is acquired
 
 	// Guarded by registry.mu.
-	places    [][]target // where each TO leads; empty: not known yet
+	sources   []*source  // of each TO; nil for an address
+	places    [][]target // where each TO leads, as the groups have it
 	connected bool       // groups are held
 
 	attempts   sync.WaitGroup
@@ -71,6 +72,10 @@ func (f *Forwarder) Name() string { return f.name }
 // where nothing has been written.
 func (f *Forwarder) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	state := request.Request{W: w, Req: r}
+	if state.QType() == dns.TypeHINFO && f.registry.questions.comesBack(state.Name()) {
+		w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeNameError))
+		return dns.RcodeSuccess, nil
+	}
 	if !f.match(state.Name()) {
 		return plugin.NextOrFailure(f.Name(), f.Next, ctx, w, r)
 	}

@@ -19,13 +19,14 @@ const (
 	returned         // one that had been given up can be made again
 	doubted          // what is in hand is doubtful until another one has said the same
 	opened           // more may be asked by now
+	moved            // those that are under way ask who has left
 )
 
 // reasons maps each reason to its word for metrics.
 var reasons = [...]string{
 	first: "first", overdue: "overdue", expired: "expired", failed: "failed",
 	suspected: "suspected", ejected: "ejected", returned: "returned",
-	doubted: "doubted", opened: "opened",
+	doubted: "doubted", opened: "opened", moved: "moved",
 }
 
 // String returns the word for metrics.
@@ -149,7 +150,7 @@ func (c *course[T]) nudged(n nudge) (won T, ok bool) {
 	if won, ok = c.settle(false); ok {
 		return won, true
 	}
-	if n.why == returned || c.lanes[n.about].pending {
+	if n.why == returned || n.why == moved || c.lanes[n.about].pending {
 		c.start(n.why, n.about)
 	}
 	return won, false

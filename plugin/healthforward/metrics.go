@@ -2,11 +2,13 @@ package healthforward
 
 import (
 	"errors"
+	"sync"
 
 	"steadfast.internal/plugin/healthforward/internal/pool"
 
 	"github.com/coredns/coredns/plugin"
 	_ "github.com/coredns/coredns/plugin/pkg/proxy" // see proxyDuration
+	"github.com/coredns/coredns/plugin/pkg/rcode"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -159,12 +161,61 @@ func setState(u *upstream, s pool.State) {
 	}
 }
 
-// forget deletes the series of an upstream that left.
-func forget(u *upstream) {
-	for _, vector := range perUpstream {
-		vector.DeletePartialMatch(prometheus.Labels{"to": u.addr, "proto": u.proto})
+// proxySeries are the series of an upstream in forward's histogram. They are made when
+// they are needed, for most rcodes never come, but no more once it has left.
+type proxySeries struct {
+	mu    sync.RWMutex
+	gone  bool
+	known map[proxyKey]prometheus.Observer
+}
+
+type proxyKey struct {
+	directive string
+	rcode     int
+}
+
+// observe adds how many seconds an answer with that rcode took.
+func (s *proxySeries) observe(directive, to string, code int, seconds float64) {
+	key := proxyKey{directive, code}
+	s.mu.RLock()
+	series := s.known[key]
+	s.mu.RUnlock()
+	if series == nil {
+		series = s.make(key, to)
 	}
-	for _, directive := range directives {
-		proxyDuration.DeletePartialMatch(prometheus.Labels{"to": u.addr, "proxy_name": directive})
+	if series != nil {
+		series.Observe(seconds)
+	}
+}
+
+func (s *proxySeries) make(key proxyKey, to string) prometheus.Observer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return nil
+	}
+	if s.known == nil {
+		s.known = make(map[proxyKey]prometheus.Observer)
+	}
+	s.known[key] = proxyDuration.WithLabelValues(key.directive, to, rcode.ToString(key.rcode))
+	return s.known[key]
+}
+
+// forget deletes the series of an upstream that left: those of its address and
+// transport, and those of its address, unless they go on for another one. What it still
+// answers makes no new ones.
+func (u *upstream) forget(proto, addr bool) {
+	u.proxy.mu.Lock()
+	defer u.proxy.mu.Unlock()
+	u.proxy.gone = true
+	if proto {
+		for _, vector := range perUpstream {
+			vector.DeletePartialMatch(prometheus.Labels{"to": u.addr, "proto": u.proto})
+		}
+	}
+	if addr {
+		for _, directive := range directives {
+			proxyDuration.DeletePartialMatch(prometheus.Labels{"to": u.addr, "proxy_name": directive})
+		}
 	}
 }

@@ -22,6 +22,8 @@ type prober struct {
 
 	// Guarded by registry.mu.
 	cancel context.CancelFunc
+
+	network network // of the loop alone
 }
 
 func (p *prober) init(r *registry) {
@@ -66,10 +68,14 @@ func (p *prober) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		now := time.Now()
 		p.registry.settle(now)
+		p.registry.lookAtNetwork(now)
 		ticket, at, due := p.registry.pool.NextProbe(now)
 		if due {
 			probes.Go(func() { p.probe(ctx, ticket) })
 			continue
+		}
+		if look := p.network.looked; !look.IsZero() && (at.IsZero() || at.After(look.Add(addressEvery))) {
+			at = look.Add(addressEvery)
 		}
 		if at.IsZero() {
 			timer.Stop()

@@ -26,7 +26,7 @@ func TestREADMEMetricsAreTheRegisteredOnes(t *testing.T) {
 	setState(u, pool.Up)
 	transitionsTotal.WithLabelValues(addr, protoUDP, pool.Up.String(), pool.Heard.String())
 	unansweredTotal.WithLabelValues("no_answer")
-	t.Cleanup(func() { forget(u) })
+	t.Cleanup(func() { u.forget(true, true) })
 	readmetest.Metrics(t, pluginName)
 }
 

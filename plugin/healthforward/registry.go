@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,9 @@ import (
 
 	"steadfast.internal/plugin/healthforward/internal/pool"
 	"steadfast.internal/plugin/healthforward/internal/transport"
+	"steadfast.internal/plugin/internal/resolvconf"
+
+	"github.com/coredns/coredns/core/dnsserver"
 )
 
 // Transports of clients, and of upstreams without encryption: a query goes on as
@@ -27,13 +31,21 @@ const (
 // generations, one for each time the Corefile is loaded, so that a reload loses
 // neither a query nor what has been learned. See DESIGN.md, D2.
 type registry struct {
-	pool *pool.Pool
-	open opener
+	pool    *pool.Pool
+	open    opener
+	outside outside
 
 	mu          sync.Mutex
 	upstreams   map[upstreamKey]*upstream
 	byID        map[pool.ID]*upstream
 	generations []*generation // those that are acquired, the oldest first
+	held        []*generation // those that hold sources, which is soon before and after
+	sources     map[sourceKey]*source
+	checks      map[checkKey]*check
+	leaving     map[*groups]*time.Timer // those that were replaced a moment ago
+	listeners   []netip.AddrPort        // of the servers that caddy has started
+
+	questions questions
 
 	prober prober
 
@@ -49,6 +61,17 @@ func newRegistry(open opener) *registry {
 		pool:      pool.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 		upstreams: make(map[upstreamKey]*upstream),
 		byID:      make(map[pool.ID]*upstream),
+		sources:   make(map[sourceKey]*source),
+		checks:    make(map[checkKey]*check),
+		leaving:   make(map[*groups]*time.Timer),
+	}
+	r.outside = outside{read: resolvconf.Read, follow: resolvconf.Follow, local: localAddrs}
+	r.outside.lookup = func(ctx context.Context, host string, resolvers []string) ([]netip.Addr, time.Duration, error) {
+		return lookupSystem(ctx, host, resolvers, func(at netip.AddrPort) bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.ours(at)
+		})
 	}
 	r.prober.init(r)
 	return r
@@ -62,6 +85,7 @@ var process = newRegistry(transport.New)
 // group is the upstreams of a stanza for the queries that came over one transport.
 type group struct {
 	*pool.Group
+	client    string
 	upstreams map[pool.ID]*upstream
 }
 
@@ -84,9 +108,10 @@ type generation struct {
 	forwarders []*Forwarder
 
 	// Guarded by registry.mu.
+	holds    bool // its sources
 	acquired bool
-	marked   bool               // its replacement is being started
-	seeking  context.CancelFunc // ends the look-out for TOs that lead nowhere yet; nil: there is none
+	marked   bool                // its replacement is being started
+	servers  []*dnsserver.Config // of the server blocks that have a stanza
 
 	// abandoned says that the generation was taken for one that never went live.
 	abandoned atomic.Bool
@@ -96,7 +121,7 @@ type generation struct {
 func (g *generation) add(c Config) *Forwarder {
 	f := &Forwarder{
 		Config: c, name: pluginName, registry: g.registry, generation: g,
-		places: make([][]target, len(c.allTo())), flights: make(map[*flight]struct{}),
+		sources: make([]*source, len(c.allTo())), flights: make(map[*flight]struct{}),
 		sharing: sharing{flights: make(map[shareKey]*shared)},
 	}
 	g.forwarders = append(g.forwarders, f)
@@ -104,15 +129,23 @@ func (g *generation) add(c Config) *Forwarder {
 }
 
 // acquire takes what the stanzas need. It is called when the generation is about
-// to serve.
+// to serve, and waits until new files and host names have been looked for.
 func (g *generation) acquire() error {
+	r := g.registry
+	r.mu.Lock()
+	r.hold(g)
+	r.mu.Unlock()
+	g.await()
+	r.mu.Lock()
+	err := r.acquire(g)
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	for _, f := range g.forwarders {
-		f.locate()
 		f.warnOfMixedViews()
 	}
-	g.registry.mu.Lock()
-	defer g.registry.mu.Unlock()
-	return g.registry.acquire(g)
+	return nil
 }
 
 // acquire requires that mu is held.
@@ -120,6 +153,7 @@ func (r *registry) acquire(g *generation) error {
 	if g.acquired {
 		return nil
 	}
+	r.hold(g)
 	for _, f := range g.forwarders {
 		if err := r.connect(time.Now(), f); err != nil {
 			r.drop(g)
@@ -128,8 +162,8 @@ func (r *registry) acquire(g *generation) error {
 	}
 	g.acquired = true
 	g.abandoned.Store(false)
-	g.seek()
 	r.generations = append(r.generations, g)
+	r.recheck()
 	r.prober.start()
 	return nil
 }
@@ -191,12 +225,12 @@ func (g *generation) ensure() {
 // connect makes the groups of f from where its TOs lead now. It requires that mu
 // is held.
 func (r *registry) connect(now time.Time, f *Forwarder) error {
-	made := make(groups)
+	made, leads := make(groups), r.leads(f)
 	for _, client := range f.clients() {
-		g := &group{upstreams: make(map[pool.ID]*upstream)}
+		g := &group{client: client, upstreams: make(map[pool.ID]*upstream)}
 		made[client] = g
 		plan := pool.Plan{Policy: f.Policy, Ranked: f.ranked(), Hedge: f.Hedge, Budget: f.Budget}
-		for _, places := range f.placesByTier() {
+		for _, places := range f.byTier(leads) {
 			ids, err := r.members(now, f, g, places, client)
 			if err != nil {
 				r.disconnect(made)
@@ -212,9 +246,9 @@ func (r *registry) connect(now time.Time, f *Forwarder) error {
 	}
 	old := f.groups.Swap(&made)
 	if f.connected {
-		r.disconnect(*old)
+		r.retire(*old)
 	}
-	f.connected = true
+	f.connected, f.places = true, leads
 	return nil
 }
 
@@ -230,12 +264,8 @@ func (c *Config) clients() []string {
 func (r *registry) disconnect(gs groups) {
 	for _, g := range gs {
 		r.pool.Disband(g.Group)
-		for _, u := range g.upstreams {
-			if u.refs--; u.refs == 0 {
-				r.remove(u)
-			}
-		}
 	}
+	r.giveBack(gs)
 }
 
 // upstream returns the upstream of that key, a new one if need be. It requires
@@ -270,10 +300,11 @@ func (r *registry) release(g *generation) {
 		return
 	}
 	g.acquired = false
-	g.stopSeeking()
 	r.generations = slices.DeleteFunc(r.generations, func(o *generation) bool { return o == g })
 	r.drop(g)
+	r.recheck()
 	if len(r.generations) == 0 {
+		r.hurry()
 		r.prober.stop()
 	}
 }
@@ -288,6 +319,7 @@ func (r *registry) drop(g *generation) {
 			r.disconnect(*f.groups.Load())
 		}
 	}
+	r.letGo(g)
 }
 
 // remove requires that mu is held.
@@ -296,12 +328,12 @@ func (r *registry) remove(u *upstream) {
 	delete(r.byID, u.id)
 	r.pool.Remove(u.id)
 	u.close()
+	sameAddr, sameProto := false, false // whose series go on
 	for key := range r.upstreams {
-		if key.addr == u.addr && key.proto == u.proto {
-			return // its series go on for the one that is left
-		}
+		sameAddr = sameAddr || key.addr == u.addr
+		sameProto = sameProto || key.addr == u.addr && key.proto == u.proto
 	}
-	forget(u)
+	u.forget(!sameProto, !sameAddr)
 }
 
 // report tells the pool what an exchange with u showed, and everybody else what

@@ -18,6 +18,9 @@ const (
 
 // settle implements race.settle: which reply is the answer. See DESIGN.md, D8.
 func (f *flight) settle(now time.Time, results []result, over bool) (int, time.Time) {
+	if f.moved {
+		f.rerank(results)
+	}
 	best, due := -1, time.Time{}
 	for i, r := range results {
 		f.replied = f.replied || r.grade != gradeNone
@@ -89,7 +92,7 @@ func (f *flight) denialDue(now time.Time, r result, results []result, over bool)
 func (f *flight) times(now time.Time, rank int) int {
 	n := 0
 	for _, t := range f.tries {
-		if t.ticket.Rank == rank && now.Sub(t.ticket.Sent) >= doubtEvery {
+		if f.rank(t) == rank && now.Sub(t.ticket.Sent) >= doubtEvery {
 			n++
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 func init() {
 	Register(pluginName)
+	caddy.RegisterEventHook(pluginName, heardOfServers)
 	dnsserver.EnableChaos[pluginName] = struct{}{} // as for forward: class CH is for the upstreams
 }
 
@@ -33,6 +34,7 @@ func setup(c *caddy.Controller, directive string) error {
 		return plugin.Error(directive, err)
 	}
 	g := generationOf(c)
+	g.servers = append(g.servers, serversOf(c)...)
 	var stanzas []*Forwarder
 	for _, config := range configs {
 		f := g.add(config)

@@ -6,9 +6,12 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"steadfast.internal/plugin/internal/resolvconf"
 
 	"github.com/miekg/dns"
 )
@@ -151,51 +154,8 @@ func isPath(s string) bool {
 	if strings.Contains(s, "/") {
 		return true
 	}
-	_, err := dns.ClientConfigFromFile(s)
+	_, err := resolvconf.Read(s)
 	return err == nil
-}
-
-// targets returns where the TO leads. resolve looks up a host name. A file
-// without a nameserver, as one that is missing, leads nowhere: it is an error,
-// which may pass.
-func (t to) targets(resolve func(host string) ([]netip.Addr, error)) ([]target, error) {
-	switch {
-	case t.addr != "":
-		return []target{{t.scheme, t.addr, t.serverName}}, nil
-	case t.file != "":
-		return t.nameservers()
-	}
-	addrs, err := resolve(t.host)
-	if err != nil {
-		return nil, fmt.Errorf("resolve %s: %w", t.host, err)
-	}
-	var ts []target
-	for _, addr := range addrs {
-		ts = append(ts, target{t.scheme, net.JoinHostPort(addr.String(), t.port), t.serverName})
-	}
-	return ts, nil
-}
-
-// errNoNameserver says that a file names no upstream.
-var errNoNameserver = errors.New("no nameserver line")
-
-func (t to) nameservers() ([]target, error) {
-	conf, err := dns.ClientConfigFromFile(t.file)
-	if err != nil {
-		return nil, err // it names the file
-	}
-	var ts []target
-	for _, server := range conf.Servers {
-		addr, err := netip.ParseAddr(server)
-		if err != nil {
-			return nil, fmt.Errorf("%s: nameserver %q is no IP address", t.file, server)
-		}
-		ts = append(ts, target{t.scheme, net.JoinHostPort(addr.String(), conf.Port), ""})
-	}
-	if len(ts) == 0 {
-		return nil, fmt.Errorf("%s: %w", t.file, errNoNameserver)
-	}
-	return ts, nil
 }
 
 // check refuses what cannot become right while the process runs: a relative path
@@ -204,7 +164,7 @@ func (t to) check() error {
 	if t.file == "" || filepath.IsAbs(t.file) {
 		return nil
 	}
-	if _, err := t.nameservers(); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(t.file); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%q is no IP address and no host name, and as a file: %w", t.file, err)
 	}
 	return nil

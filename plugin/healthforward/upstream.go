@@ -70,6 +70,7 @@ type upstream struct {
 
 	probe   query
 	metrics upstreamMetrics
+	proxy   proxySeries
 
 	plainUntil atomic.Int64 // in Unix nanoseconds: no OPT before that
 	busyUntil  atomic.Int64 // likewise: it asked to be left alone (HTTP's Retry-After)

@@ -108,6 +108,7 @@ func tiered(t *testing.T, stanza string, dead []string, f func(t *testing.T, fw 
 			}
 			return up[host], nil
 		})
+		r.outside.follow = polled
 		fw := startAll(t, r, stanza)[0]
 		if dead == nil {
 			time.Sleep(10 * ms) // all answer their first probes

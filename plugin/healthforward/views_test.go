@@ -33,7 +33,7 @@ func TestAListOfPrivateAndGlobalAddressesIsWarnedOf(t *testing.T) {
 			clog.SetOutput(&out)
 			defer clog.Discard()
 			f := load(t, newRegistry(nil), tc.stanza).forwarders[0]
-			f.locate()
+			f.places = f.registry.leads(f)
 			f.warnOfMixedViews()
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 			switch {

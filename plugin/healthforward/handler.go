@@ -52,6 +52,7 @@ type Forwarder struct {
 	// Guarded by registry.mu.
 	sources   []*source  // of each TO; nil for an address
 	places    [][]target // where each TO leads, as the groups have it
+	warned    string     // of what mixture of views
 	connected bool       // groups are held
 
 	attempts   sync.WaitGroup

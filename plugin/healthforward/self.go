@@ -304,12 +304,14 @@ func (q *questions) add(name string, stop func()) (end func() bool) {
 // comesBack reports whether a question for name, in lower case, is one of ours.
 func (q *questions) comesBack(name string) bool {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	a := q.asked[name]
+	if a != nil {
+		a.back = true
+	}
+	q.mu.Unlock()
 	if a == nil {
 		return false
 	}
-	a.back = true
 	a.stop()
 	return true
 }

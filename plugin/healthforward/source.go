@@ -193,6 +193,12 @@ var errOnlyUs = errors.New("leads to this process only")
 // nothing.
 func (s *source) learn(ctx context.Context, addrs []netip.Addr, err error) {
 	r := s.registry
+	first := false
+	select {
+	case <-s.looked:
+	default:
+		first = true
+	}
 	r.mu.Lock()
 	if ctx.Err() != nil { // released meanwhile
 		r.mu.Unlock()
@@ -221,8 +227,8 @@ func (s *source) learn(ctx context.Context, addrs []netip.Addr, err error) {
 	case complain:
 		log.Warningf("%s: what was known before stays: %s", trouble, joined(after))
 	}
-	if len(before) > 0 && !slices.Equal(before, after) {
-		log.Infof("%s leads to %s now, no more to %s", s.name(), joined(after), joined(before))
+	if !first && !slices.Equal(before, after) {
+		log.Infof("%s leads to %s now, before to %s", s.name(), joined(after), joined(before))
 	}
 	r.reconcile(time.Now())
 }
@@ -231,6 +237,9 @@ func (s *source) learn(ctx context.Context, addrs []netip.Addr, err error) {
 func (s *source) name() string { return s.file + s.host }
 
 func joined(addrs []netip.Addr) string {
+	if len(addrs) == 0 {
+		return "nobody"
+	}
 	words := make([]string, len(addrs))
 	for i, addr := range addrs {
 		words[i] = addr.String()

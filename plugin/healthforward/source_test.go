@@ -172,7 +172,7 @@ func TestManyStanzasFollowOneSource(t *testing.T) {
 			t.Errorf("%d sources, want one for the file and two for the name, which others are asked for too", n)
 		}
 		time.Sleep(60 * time.Second)
-		if n := len(w.lookups); n != 2*7 {
+		if n := w.lookedUp(); n != 2*7 {
 			t.Errorf("%d look-ups, want two of each 10s", n)
 		}
 	})
@@ -257,10 +257,10 @@ func TestAReleasedSourceIsFollowedNoMore(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		replace(g)
-		n := len(w.lookups)
+		n := w.lookedUp()
 		time.Sleep(time.Minute)
-		if len(w.lookups) != n || len(w.registry.sources) != 0 || len(w.registry.checks) != 0 || len(w.registry.held) != 0 {
-			t.Errorf("%d look-ups after its end; left: %v, %v", len(w.lookups)-n, w.registry.sources, w.registry.checks)
+		if w.lookedUp() != n || len(w.registry.sources) != 0 || len(w.registry.checks) != 0 || len(w.registry.held) != 0 {
+			t.Errorf("%d look-ups after its end; left: %v, %v", w.lookedUp()-n, w.registry.sources, w.registry.checks)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package healthforward
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,16 +18,8 @@ func isPrivate(addr netip.Addr) bool {
 	return addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || carrierGrade.Contains(addr)
 }
 
-// warnOfMixedViews says that upstreams are taken for equals that hardly are: a public
-// resolver denies what only an internal one knows, and half of all queries go to it.
-func (f *Forwarder) warnOfMixedViews() {
-	if len(f.Backups) > 0 || f.ranked() {
-		return
-	}
-	f.registry.mu.Lock()
-	targets := slices.Concat(f.places...)
-	f.registry.mu.Unlock()
-	var private, global []string
+// mixedViews returns the targets that may know private names and those that hardly do.
+func mixedViews(targets []target) (private, global []string) {
 	for _, t := range targets {
 		addr, err := netip.ParseAddrPort(t.addr)
 		switch {
@@ -37,7 +30,25 @@ func (f *Forwarder) warnOfMixedViews() {
 			global = append(global, t.String())
 		}
 	}
-	if len(private) > 0 && len(global) > 0 {
+	return private, global
+}
+
+// warnOfMixedViews says that upstreams are taken for equals that hardly are: a public
+// resolver denies what only an internal one knows, and half of all queries go to it. It
+// says so once of the same ones.
+func (f *Forwarder) warnOfMixedViews() {
+	if len(f.Backups) > 0 || f.ranked() {
+		return
+	}
+	f.registry.mu.Lock()
+	private, global := mixedViews(slices.Concat(f.places...))
+	mixture := fmt.Sprint(private, global)
+	mixed := len(private) > 0 && len(global) > 0 && mixture != f.warned
+	if mixed {
+		f.warned = mixture
+	}
+	f.registry.mu.Unlock()
+	if mixed {
 		log.Warningf("%s %s takes %s and %s for equals, though as a rule only the former know private names: if so, add the line: backup %s",
 			f.name, f.From, strings.Join(private, " "), strings.Join(global, " "), strings.Join(global, " "))
 	}

@@ -200,6 +200,13 @@ func (w *world) lookup(ctx context.Context, host string, _ []string) ([]netip.Ad
 	return addrs, k.ttl, k.err
 }
 
+// lookedUp returns how many look-ups there were.
+func (w *world) lookedUp() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.lookups)
+}
+
 func (w *world) addresses() []netip.Addr {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -2,6 +2,7 @@ package searchexpand
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -239,8 +240,10 @@ func BenchmarkPassThrough(b *testing.B) {
 	next := plugin.HandlerFunc(func(context.Context, dns.ResponseWriter, *dns.Msg) (int, error) { return 0, nil })
 	c := newConfig()
 	c.entries = entriesOf(longList(100)...)
-	s := newSearchExpand(c)
-	s.Next = next
+	elsewhere := c
+	elsewhere.clients.only = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")}
+	s := newStanzas([]config{elsewhere, c})
+	s.follow(next)
 	ctx := context.WithValue(context.Background(), dnsserver.LoopKey{}, 0)
 	w, m := &test.ResponseWriter{}, query("www.example.org.", dns.TypeA)
 	b.Run("without", func(b *testing.B) {

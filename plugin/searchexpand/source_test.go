@@ -302,3 +302,28 @@ func TestNoClientMakesStateGrow(t *testing.T) {
 		t.Error("the one that all names are asked under is forgotten")
 	}
 }
+
+// FuzzTemplate puts any value into a domain: what comes of it is a domain in the one that
+// the operator has fixed, or nothing.
+func FuzzTemplate(f *testing.F) {
+	f.Add("{a/b}.corp.example", "blue")
+	f.Add("x-{a/b}.{c/d}.corp.example.", "a.b")
+	f.Add("{a/b}.{a/b}.corp.example", `\\046`)
+	f.Fuzz(func(t *testing.T, arg, value string) {
+		e, err := parseEntry(arg)
+		if err != nil {
+			return
+		}
+		tmpl, ok := e.source.(*template)
+		if !ok {
+			return
+		}
+		d, err := tmpl.fill(func(string) string { return value })
+		if err != nil {
+			return
+		}
+		if parsed, err := parseDomain(d); err != nil || parsed != d || tmpl.parent == root || !dns.IsSubDomain(tmpl.firstWithin(), d) {
+			t.Errorf("%q with %q makes %q, not a domain in %q: %v", arg, value, d, tmpl.firstWithin(), err)
+		}
+	})
+}

@@ -99,8 +99,8 @@ func (s *SearchExpand) plan(ctx context.Context, state request.Request, d decisi
 	l := s.listFor(ctx, state, s.entries)
 	if s.rules.first != "" && l.first != "" {
 		if base, ok := cutZone(name, l.first); ok {
-			complete := s.rules.standingOf(base) == complete || l.completes(base)
-			return planFirst(name, base, l, complete), s.rules.searches(base) || complete && !s.rules.isBlocked(base)
+			known := s.rules.standingOf(base) == complete || l.completes(base)
+			return planFirst(name, base, l, known), s.rules.searches(base) || known && !s.rules.isBlocked(base)
 		}
 	}
 	if d != expand || len(l.domains) == 0 || l.completes(name) {

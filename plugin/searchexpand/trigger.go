@@ -145,10 +145,10 @@ func planBare(name string, l list) plan {
 // planFirst returns the plan for base, which a client has completed with the first
 // domain of its list. A base that is complete without is looked for as it is and nowhere
 // else.
-func planFirst(name, base string, l list, complete bool) plan {
+func planFirst(name, base string, l list, known bool) plan {
 	at := slices.IndexFunc(l.domains, func(d domain) bool { return d.suffix == l.first })
 	domains := []domain{l.domains[at]}
-	if !complete {
+	if !known {
 		domains = slices.Concat(domains, l.domains[:at], l.domains[at+1:])
 	}
 	return planOf(name, base, domains, l.key)

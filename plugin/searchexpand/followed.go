@@ -35,7 +35,7 @@ type load struct {
 }
 
 // followedFiles are those of the process. A file is followed once, whoever uses it, and
-// what it said last survives a reload. See DESIGN.md, D28.
+// what it said last survives a reload. See DESIGN.md, D29.
 type followedFiles struct {
 	mu     sync.Mutex
 	byPath map[string]*followedFile

@@ -300,3 +300,23 @@ func TestWhoComesBackWithinTwoSecondsIsTheSame(t *testing.T) {
 		}
 	})
 }
+
+func TestEverybodyIsProbedWhenASetChanges(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.write(hostFile, "", "192.0.2.1")
+		f := w.start(t, "healthforward . "+hostFile)
+		resolve(t, f, "example.org.")
+		time.Sleep(time.Second)
+		w.at("192.0.2.1").set(func(m *model) { m.probes = 0 })
+		w.write(hostFile, "", "192.0.2.1", "192.0.2.2")
+		time.Sleep(510 * ms)
+		if got := stateOf(f, "192.0.2.2"); got != "up" {
+			t.Errorf("10ms after the change the new one is %s", got)
+		}
+		w.at("192.0.2.1").set(func(m *model) {
+			if m.probes == 0 {
+				t.Error("the one that stays is not probed")
+			}
+		})
+	})
+}

@@ -46,6 +46,10 @@ run: ## serve Corefile.example
 test: ## run all tests, with what they need installed first
 	test/run
 
+.PHONY: cluster
+cluster: ## run the test with a real Kubernetes API server only; builds one first
+	test/run -run RealCluster -v
+
 .PHONY: bench
 bench: ## print what a query costs, with healthforward and with forward
 	$(GO) test -run '^$$' -bench . ./plugin/...
@@ -64,6 +68,7 @@ format: ## fail if a file is not as gofmt writes it
 .PHONY: tidy-diff
 tidy-diff: ## fail if go.mod and go.sum are not what go mod tidy writes
 	$(GO) mod tidy -diff
+	$(GO) -C test/kubernetes mod tidy -diff
 
 .PHONY: generate-diff
 generate-diff: ## fail if they are not what plugin.cfg generates

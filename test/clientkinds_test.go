@@ -29,6 +29,7 @@ type clientKind struct {
 	read    func(output string) map[string]lookUp
 	overUDP bool // it never asks by TCP, and takes what a truncated answer has
 	ownList bool // with a search list of its own it never asks for a bare name
+	noList  bool // it asks for names as they are
 }
 
 // found is what all clients say alike.
@@ -72,11 +73,17 @@ func python(p *clientPrograms, names []string) []string {
 // runClient lets a client look names up, with a resolv.conf of its own.
 func runClient(t *testing.T, kind clientKind, programs *clientPrograms, resolvConf string, names []string) map[string]lookUp {
 	t.Helper()
+	return runClientIn(t, nil, kind, programs, resolvConf, names)
+}
+
+// runClientIn is runClient in the network of a pod.
+func runClientIn(t *testing.T, network podNetwork, kind clientKind, programs *clientPrograms, resolvConf string, names []string) map[string]lookUp {
+	t.Helper()
 	dir := t.TempDir()
 	const mount = `mount --bind resolv.conf /etc/resolv.conf && mount --bind nsswitch.conf /etc/nsswitch.conf && ` +
 		`mount --bind hosts /etc/hosts && exec "$@"`
-	argv := append([]string{"-m", "sh", "-c", mount, "sh"}, kind.argv(programs, names)...)
-	cmd := exec.CommandContext(t.Context(), "unshare", argv...)
+	argv := slices.Concat(network, []string{"unshare", "-m", "sh", "-c", mount, "sh"}, kind.argv(programs, names))
+	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), kind.env...)
 	writeFile(t, dir, "resolv.conf", resolvConf)

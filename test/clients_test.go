@@ -20,7 +20,7 @@ var clientKinds = map[string]clientKind{
 	"c-ares":           {argv: compiled("cares")},
 	"Python":           {argv: python},
 	"BusyBox nslookup": {argv: busyboxNslookup, read: readBusybox, overUDP: true, ownList: true},
-	"dig":              {argv: dig, read: readDig},
+	"dig":              {argv: dig, read: readDig, noList: true},
 }
 
 // clientLists are search lists of the server, each on an address of its own.

@@ -26,7 +26,7 @@ var clientNet = []string{"192.0.2.53/24", "2001:db8::53/64"}
 //	if !alone(t) {
 //		return
 //	}
-func alone(t *testing.T) bool {
+func alone(t testing.TB) bool {
 	t.Helper()
 	if os.Getenv(aloneEnv) != "" {
 		prepareNamespaces(t)
@@ -36,8 +36,11 @@ func alone(t *testing.T) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), self, "-test.run=^"+t.Name()+"$", "-test.v=true", "-test.paniconexit0",
-		"-test.parallel=8") // clients wait more than they work
+	again := []string{"-test.run=^" + t.Name() + "$", "-test.v=true", "-test.parallel=8"} // clients wait more than they work
+	if _, isBenchmark := t.(*testing.B); isBenchmark {
+		again = []string{"-test.run=^$", "-test.bench=^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$", "-test.benchtime=1x"}
+	}
+	cmd := exec.CommandContext(t.Context(), self, append(again, "-test.paniconexit0")...)
 	cmd.Env = append(os.Environ(), aloneEnv+"=yes")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig:  syscall.SIGKILL,
@@ -63,7 +66,7 @@ func alone(t *testing.T) bool {
 var namespacesReady sync.Once
 
 // prepareNamespaces makes the new namespaces usable.
-func prepareNamespaces(t *testing.T) {
+func prepareNamespaces(t testing.TB) {
 	t.Helper()
 	namespacesReady.Do(func() {
 		// What is mounted from now on must not reach the namespace we come from.
@@ -75,6 +78,10 @@ func prepareNamespaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustRun(t, "ip", "link", "set", "lo", "up")
+		// Any user may listen on any port, for there is nobody to take it from.
+		if err := os.WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", []byte("0"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		for _, addr := range clientNet {
 			mustRun(t, "ip", "address", "add", addr, "dev", "lo", "nodad")
 		}

@@ -49,13 +49,25 @@ func startServerIn(t testing.TB, dir, corefile string, args ...string) *server {
 // startServerOf is startServerIn with a program that is built otherwise.
 func startServerOf(t testing.TB, program, dir, corefile string, args ...string) *server {
 	t.Helper()
-	text, ports := withPorts(t, corefile)
-	path := filepath.Join(t.TempDir(), "Corefile")
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+	return startServerAs(t, program, "coredns", dir, corefile, args...)
+}
+
+// startServerAsNobody is startServer for who may read what everybody may.
+func startServerAsNobody(t testing.TB, corefile string) *server {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
 		t.Fatal(err)
 	}
+	return startServerAs(t, self, corednsAsNobody, publicDir(t), corefile)
+}
+
+func startServerAs(t testing.TB, program, role, dir, corefile string, args ...string) *server {
+	t.Helper()
+	text, ports := withPorts(t, corefile)
+	path := writeFile(t, publicDir(t), "Corefile", text)
 	s := &server{
-		process:  startBinary(t, program, "coredns", dir, append([]string{"-conf", path}, args...)...),
+		process:  startBinary(t, program, role, dir, append([]string{"-conf", path}, args...)...),
 		corefile: path,
 		ports:    ports,
 	}

@@ -35,7 +35,11 @@ type reaction struct {
 	delay  time.Duration
 	rcode  int
 	ede    uint16 // extended error, for who sent OPT; 0 for none
+	at     string // an address in the place of the upstream's own, for one second; nowhere for none
 }
+
+// nowhere as reaction.at: there is no address.
+const nowhere = "-"
 
 // behaviour decides on a query. It may be called concurrently.
 type behaviour func(arrival) reaction
@@ -236,10 +240,14 @@ func (f *faulty) serve(w dns.ResponseWriter, r *dns.Msg, gone chan struct{}) {
 func (f *faulty) reply(r *dns.Msg, a arrival, do reaction) *dns.Msg {
 	m := new(dns.Msg).SetRcode(r, do.rcode)
 	m.RecursionAvailable = true
-	if do.rcode == dns.RcodeSuccess && r.Question[0].Qtype == dns.TypeA {
+	at, ttl := address(f.number), uint32(60)
+	if do.at != "" {
+		at, ttl = do.at, 1
+	}
+	if do.rcode == dns.RcodeSuccess && r.Question[0].Qtype == dns.TypeA && at != nowhere {
 		m.Answer = []dns.RR{&dns.A{
-			Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60},
-			A:   net.IPv4(192, 0, 2, byte(f.number)),
+			Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: ttl},
+			A:   net.ParseIP(at),
 		}}
 	}
 	if a.edns {

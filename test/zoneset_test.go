@@ -34,7 +34,7 @@ var zoneSet = map[string][]string{
 		"ent A 192.0.2.25",
 		"host1 A 192.0.2.26",
 		// Each of these belongs to one test that counts questions.
-		"cached A 192.0.2.27", "fetched A 192.0.2.28", "chained A 192.0.2.29",
+		"cached A 192.0.2.27", "fetched A 192.0.2.28", "chained A 192.0.2.29", "beyond A 192.0.2.31",
 		"_sip._tcp SRV 0 5 5061 v4only.b.test.",
 	},
 	"w.test.":   {"* A 203.0.113.66", "host1 A 192.0.2.30"},

@@ -16,6 +16,7 @@ import (
 // TestTheResolversOfADHCPLeaseAreFollowed: dhclient writes /etc/resolv.conf, and the
 // server, run by nobody, takes its upstreams and its search list from there.
 func TestTheResolversOfADHCPLeaseAreFollowed(t *testing.T) {
+	t.Parallel()
 	if !alone(t) {
 		return
 	}
@@ -34,6 +35,7 @@ func TestTheResolversOfADHCPLeaseAreFollowed(t *testing.T) {
 // NetworkManager tells systemd-resolved, and both write a file in which it is not
 // systemd-resolved's stub that is named.
 func TestTheFilesOfNetworkManagerAndSystemdResolvedAreFollowed(t *testing.T) {
+	t.Parallel()
 	if !alone(t) {
 		return
 	}

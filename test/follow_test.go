@@ -128,6 +128,7 @@ var waysToChange = map[string]wayToChange{
 }
 
 func TestAFileIsFollowedHoweverItChanges(t *testing.T) {
+	t.Parallel()
 	if !alone(t) {
 		return
 	}
@@ -219,6 +220,7 @@ var waysToSpoil = map[string]func(t *testing.T, path string){
 // TestTheLastGoodSetIsKeptWhenAFileIsSpoilt: with one warning, however often it is
 // looked at.
 func TestTheLastGoodSetIsKeptWhenAFileIsSpoilt(t *testing.T) {
+	t.Parallel()
 	if !alone(t) {
 		return
 	}
@@ -280,6 +282,7 @@ func restore(t *testing.T, path, content string) {
 
 // TestAFileThatIsNoFileYetIsNoErrorAtTheStart: until it is one, everything fails.
 func TestAFileThatIsNoFileYetIsNoErrorAtTheStart(t *testing.T) {
+	t.Parallel()
 	if !alone(t) {
 		return
 	}

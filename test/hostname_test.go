@@ -25,6 +25,7 @@ func hostAt(n int) behaviour {
 // TestAHostNameIsFollowed: to where its host has moved, while nobody is left where it
 // was; and it stays there when its name cannot be resolved any more.
 func TestAHostNameIsFollowed(t *testing.T) {
+	t.Parallel()
 	if !alone(t) {
 		return
 	}
@@ -126,6 +127,7 @@ func (h *hosts) of(name string) string {
 // TestAHostNameWithoutAnAddressIsNoErrorAtTheStart: whatever the reason, queries
 // fail until it has one, and only until then.
 func TestAHostNameWithoutAnAddressIsNoErrorAtTheStart(t *testing.T) {
+	t.Parallel()
 	if !alone(t) {
 		return
 	}

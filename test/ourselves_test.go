@@ -13,6 +13,7 @@ import (
 // TestWhoWouldAskItselfAsksOthers: a file names this server, or one that forwards
 // to it, beside one that answers.
 func TestWhoWouldAskItselfAsksOthers(t *testing.T) {
+	t.Parallel()
 	if !alone(t) {
 		return
 	}

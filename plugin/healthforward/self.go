@@ -226,7 +226,8 @@ func (c *check) run(ctx context.Context) {
 }
 
 // ask asks the server for a name that nobody else can know of, and reports whether it
-// has answered, and whether the question has come back to us.
+// has answered, and whether the question has come back to us. A failure is no answer: who
+// forwards to us fails as long as we do not listen yet.
 func (c *check) ask(ctx context.Context) (answered, looped bool) {
 	question := new(dns.Msg).SetQuestion(unheardOf(c.from), dns.TypeHINFO) // as the plugin loop asks
 	q, err := prepare(question)
@@ -236,8 +237,9 @@ func (c *check) ask(ctx context.Context) (answered, looped bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
 	back := c.registry.questions.add(question.Question[0].Name, cancel)
-	_, err = c.up.exchange(ctx, q, true)
-	return err == nil, back()
+	reply, err := c.up.exchange(ctx, q, true)
+	answered = err == nil && (reply.Rcode == dns.RcodeSuccess || reply.Rcode == dns.RcodeNameError)
+	return answered, back()
 }
 
 // unheardOf returns a name in the zone that exists nowhere.

@@ -162,6 +162,30 @@ func TestAServerThatLeadsBackToUsIsLeftOut(t *testing.T) {
 	}
 }
 
+// TestAFailureSaysNothingOfWhoseServerItIs: who forwards to us fails while we do not
+// listen yet, as at the start.
+func TestAFailureSaysNothingOfWhoseServerItIs(t *testing.T) {
+	for _, rcode := range []int{dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeNotImplemented} {
+		t.Run(dns.RcodeToString[rcode], func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				w.write(hostFile, "", "192.0.2.1", "192.0.2.2")
+				w.at("192.0.2.1").set(func(m *model) {
+					m.loops = func(q transport.Query) (*dns.Msg, error) {
+						return new(dns.Msg).SetRcode(question(q.Question.Name, q.Question.Qtype), rcode), nil
+					}
+				})
+				f := w.start(t, "healthforward . "+hostFile)
+				time.Sleep(500 * ms)
+				w.at("192.0.2.1").set(func(m *model) { m.loops = loopTo(t, f) })
+				time.Sleep(time.Second)
+				if got := ups(f); got != "192.0.2.2" {
+					t.Errorf("the upstreams are %s, want but the one that does not lead back to us", got)
+				}
+			})
+		})
+	}
+}
+
 // TestACheckHoldsUpNobody: a server is used from the moment on that it is known, even
 // where it is alone and says nothing to HINFO.
 func TestACheckHoldsUpNobody(t *testing.T) {

@@ -69,7 +69,8 @@ type credit struct {
 }
 
 // pay takes the cost of a question at now, or returns false and takes nothing. More
-// than burst cannot be saved up. A clock that runs backwards earns nothing.
+// than burst cannot be saved up. Who read the clock before another one paid, and comes
+// after it, earns nothing by that.
 func (c *credit) pay(now time.Time, cost, burst time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,10 +78,6 @@ func (c *credit) pay(now time.Time, cost, burst time.Duration) bool {
 	if oldest := now.Add(-burst); start.Before(oldest) {
 		start = oldest
 	}
-	if start.After(now) {
-		start = now
-	}
-	c.spent = start
 	if start.Add(cost).After(now) {
 		return false
 	}

@@ -30,8 +30,8 @@ func TestACreditPaysItsRateAndWhatWasSavedUp(t *testing.T) {
 		"one more when it is earned":         {[]time.Duration{0, 5*ms - 1, 5 * ms}, []int{400, 0, 1}},
 		"a second later":                     {[]time.Duration{0, s}, []int{400, 200}},
 		"no more than is saved up":           {[]time.Duration{0, time.Hour}, []int{400, 400}},
-		"a clock that runs backwards":        {[]time.Duration{0, -s, 0}, []int{400, 0, 200}},
-		"and stays there for a while":        {[]time.Duration{0, -time.Hour, s - time.Hour}, []int{400, 0, 200}},
+		"who read the clock a second early":  {[]time.Duration{0, -s, 0}, []int{400, 0, 0}},
+		"and was not the only one":           {[]time.Duration{0, -5 * ms, 0, -5 * ms, 5 * ms}, []int{400, 0, 0, 0, 1}},
 		"a bit at a time, in all no more":    {[]time.Duration{0, 12 * ms, 24 * ms, 36 * ms}, []int{400, 2, 2, 3}},
 		"nothing is owed before it is asked": {[]time.Duration{time.Hour}, []int{400}},
 	}

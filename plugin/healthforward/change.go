@@ -124,8 +124,8 @@ func (n *network) changed(now time.Time, ejected bool, local func() []netip.Addr
 func fleeting(addr netip.Addr) bool { return addr.IsLinkLocalUnicast() || addr.IsLoopback() }
 
 // lookAtNetwork voids what was concluded in another network.
-func (r *registry) lookAtNetwork(now time.Time) {
-	if !r.prober.network.changed(now, r.pool.AnyEjected(), r.outside.local) {
+func (r *registry) lookAtNetwork(now time.Time, n *network) {
+	if !n.changed(now, r.pool.AnyEjected(), r.outside.local) {
 		return
 	}
 	log.Infof("this host has other addresses: who is ejected is probed at once")

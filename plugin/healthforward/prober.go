@@ -22,8 +22,6 @@ type prober struct {
 
 	// Guarded by registry.mu.
 	cancel context.CancelFunc
-
-	network network // of the loop alone
 }
 
 func (p *prober) init(r *registry) {
@@ -65,16 +63,17 @@ func (p *prober) run(ctx context.Context) {
 	defer probes.Wait()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var here network // of this loop alone: one that was stopped may not have ended yet
 	for ctx.Err() == nil {
 		now := time.Now()
 		p.registry.settle(now)
-		p.registry.lookAtNetwork(now)
+		p.registry.lookAtNetwork(now, &here)
 		ticket, at, due := p.registry.pool.NextProbe(now)
 		if due {
 			probes.Go(func() { p.probe(ctx, ticket) })
 			continue
 		}
-		if look := p.network.looked; !look.IsZero() && (at.IsZero() || at.After(look.Add(addressEvery))) {
+		if look := here.looked; !look.IsZero() && (at.IsZero() || at.After(look.Add(addressEvery))) {
 			at = look.Add(addressEvery)
 		}
 		if at.IsZero() {

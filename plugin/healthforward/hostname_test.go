@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -115,7 +116,8 @@ func TestASilentResolverEndsWithTheTime(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 700*ms)
 	defer cancel()
 	addrs, _, err := lookupAt(ctx, "dns.example.org", []string{silent.Addr()})
-	if !errors.Is(err, context.DeadlineExceeded) || len(addrs) != 0 {
+	// The socket's time may be over a moment before the context's.
+	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) || len(addrs) != 0 {
 		t.Errorf("lookup = %v, %v", addrs, err)
 	}
 	if n := silent.Count("dns.example.org."); n < 3 { // two families, and one of them again at least

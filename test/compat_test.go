@@ -3,8 +3,6 @@ package test
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,13 +13,9 @@ import (
 // the flavour compat and on the program in which forward is CoreDNS's: going over
 // and back is an exchange of programs.
 func TestCompatAnswersToTheWordForward(t *testing.T) {
-	compat := filepath.Join(t.TempDir(), "coredns")
-	// As make does, so that the packages are those of the image's program.
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", compat, "./build/compat")
-	build.Dir = ".."
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", build.Args, err, out)
+	compat, err := compatProgram()
+	if err != nil {
+		t.Fatal(err)
 	}
 	a := startUpstream(t, loopbackAddr(freePort(t)), addressA)
 	corefile := fmt.Sprintf(`.:{PORT1} {

@@ -7,6 +7,10 @@ IMAGE ?= steadfast/coredns:latest
 # CA certificates for the image: those that this machine trusts.
 CERTS ?= /etc/ssl/certs/ca-certificates.crt
 
+# What make bump moves, and to where.
+UPSTREAM = github.com/coredns/coredns
+COREDNS ?=
+
 # What make failover plays: scenario/rate/variant, as in PLAY=black-hole/500. With
 # LONG=1 also what takes many minutes.
 PLAY ?= .
@@ -60,6 +64,22 @@ failover: ## play what befalls upstreams, with healthforward and with forward; P
 
 .PHONY: check
 check: format tidy-diff generate-diff lint test ## all that CI checks; run it before a push
+
+.PHONY: bump
+bump: ## move to another CoreDNS: make bump COREDNS=v1.15.1
+	@test -n "$(COREDNS)" || { echo "to which one? make bump COREDNS=v1.15.1" >&2; exit 1; }
+	@# What they changed in their plugin.cfg is changed in ours; where git cannot do that it says so.
+	set -e; base=$$(mktemp); trap 'rm -f "$$base"' EXIT; \
+	cp "$$($(GO) list -m -f '{{.Dir}}' $(UPSTREAM))/plugin.cfg" "$$base"; \
+	$(GO) get $(UPSTREAM)@$(COREDNS); \
+	git merge-file plugin.cfg "$$base" "$$($(GO) list -m -f '{{.Dir}}' $(UPSTREAM))/plugin.cfg"
+	$(GO) generate ./build
+	$(GO) mod tidy # now that only plugins are named that are there
+	@test "$$($(GO) list -m -f '{{.Version}}' $(UPSTREAM))" = "$(COREDNS)" || { echo "something needs another CoreDNS than $(COREDNS)" >&2; exit 1; }
+	$(GO) test -run Committed ./build/internal/plugincfg
+	$(GO) test -run 'PropertyOfForward|AgreeOnCorefiles' ./plugin/healthforward
+	$(GO) test -race -run 'OrderIs|EveryDirective' ./test
+	@echo "now make check, and say it in CHANGELOG.md and wherever: git grep -n 'CoreDNS 1[.]'"
 
 .PHONY: format
 format: ## fail if a file is not as gofmt writes it

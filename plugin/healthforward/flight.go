@@ -166,8 +166,6 @@ func (f *flight) admit(ctx context.Context, why reason, pending int) (attempt[re
 }
 
 // bounded are the reasons for which no more than maxOut attempts wait at once.
-//
-//nolint:gochecknoglobals // a constant, which Go has not for this type
 var bounded = []reason{overdue, expired, failed, suspected}
 
 // made returns how many attempts count against the limit: not those on who left.

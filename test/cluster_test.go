@@ -20,7 +20,7 @@ var outageTime = flag.Duration("cluster.outage", 10*time.Second, "for how long T
 const corporateCorefile = `. {
 	` + logQuestions + `
 	errors
-	template IN A external.test {
+	template IN A world.example {
 		answer "{{ .Name }} 60 IN A 192.0.2.7"
 	}
 	template IN A corp.example {
@@ -34,10 +34,10 @@ const corporateCorefile = `. {
 		fallthrough
 	}
 	template IN PTR 2.0.192.in-addr.arpa {
-		answer "{{ .Name }} 60 IN PTR host.external.test."
+		answer "{{ .Name }} 60 IN PTR host.world.example."
 	}
-	template ANY ANY external.test {
-		authority "external.test. 60 IN SOA a. b. 1 7200 900 1209600 60"
+	template ANY ANY world.example {
+		authority "world.example. 60 IN SOA a. b. 1 7200 900 1209600 60"
 	}
 	template ANY ANY {
 		rcode NXDOMAIN
@@ -85,15 +85,9 @@ func TestRealCluster(t *testing.T) {
 	c := startCluster(t, program)
 	replicas := c.startReplicas(t, "searchexpand corp.example")
 
-	t.Run("every client finds what its namespace says", func(t *testing.T) {
-		for name, kind := range clientKinds {
-			for namespace, number := range clientPods {
-				t.Run(name+", "+namespace, func(t *testing.T) {
-					t.Parallel()
-					c.playPod(t, kind, c.pods[number], namespace, replicas[0].address)
-				})
-			}
-		}
+	t.Run("every client finds what its namespace says", func(t *testing.T) { c.playPods(t, replicas[0]) })
+	t.Run("and what it says is searched at the first question", func(t *testing.T) {
+		c.playPods(t, c.startReplicas(t, triggerNamespace)[1])
 	})
 	t.Run("what is asked in full", func(t *testing.T) {
 		for _, replica := range replicas {
@@ -108,6 +102,18 @@ func TestRealCluster(t *testing.T) {
 	t.Run("pods, endpoints and services come and go", func(t *testing.T) { c.churn(t, replicas) })
 	t.Run("the API server is away", func(t *testing.T) { c.outage(t, replicas) })
 	c.checkNothingLeaked(t)
+}
+
+// playPods runs every client in every pod with that server.
+func (c *cluster) playPods(t *testing.T, server *clusterServer) {
+	for name, kind := range clientKinds {
+		for namespace, number := range clientPods {
+			t.Run(name+", "+namespace, func(t *testing.T) {
+				t.Parallel()
+				c.playPod(t, kind, c.pods[number], namespace, server.address)
+			})
+		}
+	}
 }
 
 func startCluster(t *testing.T, program string) *cluster {
@@ -195,12 +201,12 @@ var podRows = map[string]map[string]podRow{
 		"api.bank":                   {"10.96.2.2 fd00:96::2", "api.bank.svc.cluster.local"},
 		"db":                         {"10.244.0.21 10.244.0.22", "db.shop.svc.cluster.local"},
 		"db-1.db":                    {"10.244.0.22", "db-1.db.shop.svc.cluster.local"},
-		"outside":                    {"192.0.2.7", "external.test"},
+		"outside":                    {"192.0.2.7", "world.example"},
 		"10-244-0-12.bank.pod":       {"10.244.0.12", "10-244-0-12.bank.pod.cluster.local"},
 		"10-244-0-99.bank.pod":       {},
 		"db01":                       {"192.0.2.8", "db01.corp.example"},
 		"db01.corp.example":          {"192.0.2.8", "db01.corp.example"},
-		"www.external.test":          {"192.0.2.7", "www.external.test"},
+		"www.world.example":          {"192.0.2.7", "www.world.example"},
 		"nobody":                     {},
 		"nobody.shop":                {},
 	},
@@ -211,10 +217,10 @@ var podRows = map[string]map[string]podRow{
 		"db":                   {},
 		"db.shop":              {"10.244.0.21 10.244.0.22", "db.shop.svc.cluster.local"},
 		"db-0.db.shop.svc":     {"10.244.0.21", "db-0.db.shop.svc.cluster.local"},
-		"outside.shop":         {"192.0.2.7", "external.test"},
+		"outside.shop":         {"192.0.2.7", "world.example"},
 		"10-244-0-11.shop.pod": {"10.244.0.11", "10-244-0-11.shop.pod.cluster.local"},
 		"db01":                 {"192.0.2.8", "db01.corp.example"},
-		"www.external.test":    {"192.0.2.7", "www.external.test"},
+		"www.world.example":    {"192.0.2.7", "www.world.example"},
 		"nobody":               {},
 	},
 }
@@ -232,7 +238,7 @@ func (c *cluster) playPod(t *testing.T, kind clientKind, pod podNetwork, namespa
 	}
 	if kind.noList {
 		names = slices.DeleteFunc(names, func(name string) bool {
-			return strings.Contains(rows[name].canonical, ".cluster.local") && rows[name].canonical != name || rows[name].canonical == "external.test"
+			return strings.Contains(rows[name].canonical, ".cluster.local") && rows[name].canonical != name || rows[name].canonical == "world.example"
 		})
 	}
 	const nobody = "nobody.external.example."
@@ -275,7 +281,7 @@ func checkAnswers(t *testing.T, replica *clusterServer) {
 		{webOfShop, dns.TypePTR, "1.1.96.10.in-addr.arpa. PTR web.shop.svc.cluster.local."},
 		{"fd00:96::2", dns.TypePTR, "2." + strings.Repeat("0.", 23) + "6.9.0.0.0.0.d.f.ip6.arpa. PTR api.bank.svc.cluster.local."},
 		{"10.244.0.21", dns.TypePTR, "21.0.244.10.in-addr.arpa. PTR db-0.db.shop.svc.cluster.local."},
-		{"192.0.2.7", dns.TypePTR, "7.2.0.192.in-addr.arpa. PTR host.external.test."},
+		{"192.0.2.7", dns.TypePTR, "7.2.0.192.in-addr.arpa. PTR host.world.example."},
 		{"_http._tcp.web.shop.svc.cluster.local", dns.TypeSRV, "_http._tcp.web.shop.svc.cluster.local. SRV 0 100 80 web.shop.svc.cluster.local."},
 		{"_dns._udp.web.shop.svc.cluster.local", dns.TypeSRV, "_dns._udp.web.shop.svc.cluster.local. SRV 0 100 53 web.shop.svc.cluster.local."},
 		{"_dns._tcp.web.shop.svc.cluster.local", dns.TypeSRV, "NXDOMAIN"},

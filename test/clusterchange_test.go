@@ -73,11 +73,11 @@ var outageNames = map[string]string{
 	"web.shop.svc.cluster.local.":         "web.shop.svc.cluster.local. A " + webOfShop,
 	"web.bank.svc.cluster.local.":         "web.bank.svc.cluster.local. A " + webOfBank,
 	"db-0.db.shop.svc.cluster.local.":     "db-0.db.shop.svc.cluster.local. A 10.244.0.21",
-	"outside.shop.svc.cluster.local.":     "outside.shop.svc.cluster.local. CNAME external.test. external.test. A 192.0.2.7",
+	"outside.shop.svc.cluster.local.":     "outside.shop.svc.cluster.local. CNAME world.example. world.example. A 192.0.2.7",
 	"10-244-0-12.bank.pod.cluster.local.": "10-244-0-12.bank.pod.cluster.local. A 10.244.0.12",
 	"nobody.shop.svc.cluster.local.":      "NXDOMAIN",
 	"db01.":                               "db01. CNAME db01.corp.example. db01.corp.example. A 192.0.2.8",
-	"www.external.test.":                  "www.external.test. A 192.0.2.7",
+	"www.world.example.":                  "www.world.example. A 192.0.2.7",
 }
 
 // outage kills the API server. Those that knew the cluster go on, one that starts
@@ -94,7 +94,7 @@ func (c *cluster) outage(t *testing.T, replicas []*clusterServer) {
 	for name, want := range map[string]string{
 		"web.shop.svc.cluster.local.": "SERVFAIL", // not NXDOMAIN, which would be kept
 		"db01.":                       outageNames["db01."],
-		"www.external.test.":          outageNames["www.external.test."],
+		"www.world.example.":          outageNames["www.world.example."],
 	} {
 		if got, err := late.says(name, dns.TypeA); err != nil || got != want {
 			t.Errorf("one that starts without the API server says of %s %q, %v, want %q", name, got, err, want)

@@ -30,11 +30,30 @@ var walkPlaces = map[string]struct {
 	"a pod that kubernetes has no idea of": {number: strangerPod},
 }
 
+// triggerNamespace is what gives pods their answer at once.
+const triggerNamespace = `searchexpand corp.example {
+        trigger namespace svc.cluster.local
+    }`
+
 var clusterVariants = map[string]clusterVariant{
 	"searchexpand as shipped": {
 		plugin: "searchexpand corp.example",
 		questions: map[string]int{
 			"a pod": 4, "a pod, at the other replica": 4, "a pod in the other namespace": 4,
+			"a pod behind a node-local cache": 4, "a pod with hostNetwork": 4, "a pod that kubernetes has no idea of": 4,
+		},
+	},
+	"a namespace read off the name": {
+		plugin: triggerNamespace,
+		questions: map[string]int{
+			"a pod": 1, "a pod, at the other replica": 1, "a pod in the other namespace": 1,
+			"a pod behind a node-local cache": 1, "a pod with hostNetwork": 1, "a pod that kubernetes has no idea of": 1,
+		},
+	},
+	"the list that kubernetes has for a pod": {
+		plugin: "searchexpand @kubernetes corp.example {\n        trigger first\n    }",
+		questions: map[string]int{
+			"a pod": 1, "a pod, at the other replica": 1, "a pod in the other namespace": 1,
 			"a pod behind a node-local cache": 4, "a pod with hostNetwork": 4, "a pod that kubernetes has no idea of": 4,
 		},
 	},
@@ -73,8 +92,8 @@ func (c *cluster) playVariant(t *testing.T, variant clusterVariant) {
 				c.labels++
 				label := fmt.Sprintf("n%d", c.labels)
 				looked := runClientIn(t, c.pods[place.number], clientKinds[client], c.programs,
-					podResolvConf(namespace, server.address), []string{label + ".external.test"})
-				if got := looked[label+".external.test ip4"]; strings.Join(got.addresses, " ") != "192.0.2.7" {
+					podResolvConf(namespace, server.address), []string{label + ".world.example"})
+				if got := looked[label+".world.example ip4"]; strings.Join(got.addresses, " ") != "192.0.2.7" {
 					t.Errorf("%s: %s %v", client, got.says, got.addresses)
 				}
 				if asked := server.asked(label, "A"); len(asked) != want {

@@ -365,9 +365,7 @@ func writeAtomically(t *testing.T, dir, content string) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	fresh, err := os.MkdirTemp(dir, time.Now().Format("..2006_01_02_15_04_05.")+"*")
-	must(t, err)
-	must(t, os.Chmod(fresh, 0o755))
+	fresh := freshDir(t, dir, time.Now().Format("..2006_01_02_15_04_05.")+"*")
 	layFile(t, fresh, content)
 	must(t, os.Symlink(filepath.Base(fresh), data+"_tmp"))
 	must(t, os.Rename(data+"_tmp", data))
@@ -376,12 +374,19 @@ func writeAtomically(t *testing.T, dir, content string) {
 	}
 }
 
+// freshDir makes a directory in dir, which the user nobody may read.
+func freshDir(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	fresh, err := os.MkdirTemp(dir, pattern) //nolint:usetesting // beside the one that it replaces
+	must(t, err)
+	must(t, os.Chmod(fresh, 0o755))
+	return fresh
+}
+
 // linkToNewDir makes "current" a link to a new directory with the file.
 func linkToNewDir(t *testing.T, dir, content string) {
 	t.Helper()
-	fresh, err := os.MkdirTemp(dir, "release")
-	must(t, err)
-	must(t, os.Chmod(fresh, 0o755))
+	fresh := freshDir(t, dir, "release")
 	layFile(t, fresh, content)
 	relink(t, filepath.Join(dir, "current"), fresh)
 }
@@ -389,9 +394,7 @@ func linkToNewDir(t *testing.T, dir, content string) {
 // linkToNewFile makes the file a link to another one.
 func linkToNewFile(t *testing.T, dir, content string) {
 	t.Helper()
-	fresh, err := os.MkdirTemp(dir, "elsewhere")
-	must(t, err)
-	must(t, os.Chmod(fresh, 0o755))
+	fresh := freshDir(t, dir, "elsewhere")
 	relink(t, filepath.Join(dir, fileName), layFile(t, fresh, content))
 }
 

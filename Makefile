@@ -18,6 +18,14 @@ LONG ?=
 
 # Pinned here and not in go.mod, which lists what the product is made of.
 GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+NFPM          = github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+
+# What packages are made of, and for. Their files bear the date of the last commit, so
+# that the same commit gives the same packages.
+PACKAGE_FLAVOUR ?= ./build
+PACKAGE_ARCH    ?= $(shell $(GO) env GOARCH)
+PACKAGE_VERSION ?= $(shell sed -n 's/^var Steadfast = "\([^"]*\)".*/\1/p' build/version/version.go)
+PACKAGE_DATE    ?= $(shell git log -1 --format=%ct)
 
 # A static binary that depends on nothing, not even on where it was built.
 BUILD = CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
@@ -118,3 +126,14 @@ image: ## build the container image IMAGE=NAME; needs a Docker engine, no regist
 	GOOS=linux $(BUILD) -o $(DIST)/coredns ./build
 	$(GO) run build/rootfs.go -program $(DIST)/coredns -certs $(CERTS) -out $(DIST)/image/rootfs.tar
 	docker build -f build/Dockerfile -t $(IMAGE) $(DIST)/image
+
+.PHONY: packages
+packages: ## build .deb, .rpm and .apk for hosts in DIST/packages; PACKAGE_ARCH=arm64 for another architecture
+	mkdir -p $(DIST)/packages
+	GOOS=linux GOARCH=$(PACKAGE_ARCH) $(BUILD) -o $(DIST)/packages/coredns $(PACKAGE_FLAVOUR)
+	@for format in deb rpm apk; do \
+		PACKAGE_PROGRAM=$(DIST)/packages/coredns PACKAGE_ARCH=$(PACKAGE_ARCH) PACKAGE_VERSION=$(PACKAGE_VERSION) \
+			SOURCE_DATE_EPOCH=$(PACKAGE_DATE) $(GO) run $(NFPM) package \
+			--config build/systemd/package/nfpm.yaml --packager $$format --target $(DIST)/packages/ || exit 1; \
+	done
+	rm $(DIST)/packages/coredns

@@ -2,6 +2,7 @@ package test
 
 import (
 	"errors"
+	"flag"
 	"os"
 	"os/exec"
 	"strings"
@@ -40,6 +41,11 @@ func alone(t testing.TB) bool {
 	if _, isBenchmark := t.(*testing.B); isBenchmark {
 		again = []string{"-test.run=^$", "-test.bench=^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$", "-test.benchtime=1x"}
 	}
+	flag.Visit(func(f *flag.Flag) { // those that are ours
+		if !strings.HasPrefix(f.Name, "test.") {
+			again = append(again, "-"+f.Name+"="+f.Value.String())
+		}
+	})
 	cmd := exec.CommandContext(t.Context(), self, append(again, "-test.paniconexit0")...)
 	cmd.Env = append(os.Environ(), aloneEnv+"=yes")
 	cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -109,8 +109,20 @@ func startClusterServer(t testing.TB, network podNetwork, address, corefile stri
 func (s *clusterServer) addr() string { return s.address + ":53" }
 
 // asked returns the names that clients have asked for with a question of this type,
-// each once, if the name begins with label.
+// each once, if the name begins with label. A question is logged behind its answer, so
+// that one more is waited for.
 func (s *clusterServer) asked(label, qtype string) []string {
+	s.t.Helper()
+	last := label + "-asked.cluster.local."
+	waitFor(s.t, apiLimit, last+" in the log of "+s.address, func() error {
+		if _, err := s.says(last, dns.TypeA); err != nil {
+			return err
+		}
+		if !strings.Contains(s.Log(), last) {
+			return errors.New("it is not there")
+		}
+		return nil
+	})
 	var names []string
 	for _, match := range clusterQuestion.FindAllStringSubmatch(s.Log(), -1) {
 		if match[3] == qtype && strings.HasPrefix(match[2], label+".") && !slices.Contains(names, match[2]) {

@@ -39,7 +39,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: generate
-generate: ## write the lists of plugins, build/*/zplugin.go, from plugin.cfg
+generate: ## write the lists of plugins, build/plugins and build/*/plugins, from plugin.cfg
 	$(GO) generate ./build
 
 .PHONY: build
@@ -49,6 +49,25 @@ build: ## build the static binary ./coredns
 .PHONY: build-compat
 build-compat: ## build ./coredns in the flavour that answers to the word forward
 	$(BUILD) -o coredns ./build/compat
+
+.PHONY: build-slim
+build-slim: ## build ./coredns in the flavour for hosts and sidecars
+	$(BUILD) -o coredns ./build/slim
+
+# Both programs are written in a place of their own, so that nothing that is in use
+# is replaced. CoreDNS's package main is that of the version in go.mod.
+.PHONY: size
+size: ## compare the flavours with CoreDNS built with the same flags; fail above 103 % of it, or 40 MB for slim
+	mkdir -p $(DIST)/size
+	$(BUILD) -o $(DIST)/size/stock github.com/coredns/coredns
+	$(BUILD) -o $(DIST)/size/full ./build
+	$(BUILD) -o $(DIST)/size/compat ./build/compat
+	$(BUILD) -o $(DIST)/size/slim ./build/slim
+	@cd $(DIST)/size && stat -c '%s %n' stock full compat slim | awk \
+		'$$2 == "stock" { stock = $$1 } \
+		{ most = $$2 == "slim" ? 40000000 : 1.03 * stock; \
+		printf "%-6s %9d bytes, %5.1f %% of stock%s\n", $$2, $$1, 100 * $$1 / stock, ($$1 > most ? ", too large" : ""); \
+		if ($$1 > most) bad = 1 } END { exit bad }'
 
 .PHONY: run
 run: ## serve Corefile.example

@@ -3,16 +3,18 @@
 // Generate writes the Go file that compiles in the plugins of a plugin.cfg.
 // From the module's root:
 //
-//	go run build/generate.go [-in plugin.cfg] [-out build/plugins/zplugin.go] [-replace DIRECTIVE:PACKAGE]
+//	go run build/generate.go [-in plugin.cfg] [-out build/plugins/zplugin.go] [-replace DIRECTIVE:PACKAGE] [-without DIRECTIVE,...]
 //
-// An -out of - is standard output. -replace makes a flavour: what stands for that
-// directive in plugin.cfg is another package there.
+// An -out of - is standard output. The last two make a flavour: -replace puts another
+// package in the place of what stands for that directive in plugin.cfg, -without leaves
+// directives out.
 package main
 
 import (
 	"flag"
 	"log"
 	"os"
+	"strings"
 
 	"steadfast.internal/build/internal/plugincfg"
 )
@@ -22,6 +24,7 @@ func main() {
 	in := flag.String("in", "plugin.cfg", "list of plugins to `read`")
 	out := flag.String("out", "build/plugins/zplugin.go", "Go file to `write`, - for standard output")
 	replace := flag.String("replace", "", "`line` that stands for the one of its directive in plugin.cfg")
+	without := flag.String("without", "", "`directives` to leave out, with commas between")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		log.Fatalf("unexpected argument %q", flag.Arg(0))
@@ -38,6 +41,12 @@ func main() {
 	}
 	if *replace != "" {
 		if err := plugincfg.Replace(entries, *replace); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if *without != "" {
+		entries, err = plugincfg.Without(entries, strings.Split(*without, ",")...)
+		if err != nil {
 			log.Fatal(err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 //go:generate go run generate.go -in ../plugin.cfg -out plugins/zplugin.go
 //go:generate go run generate.go -in ../plugin.cfg -out compat/plugins/zplugin.go -replace forward:steadfast.internal/plugin/healthforward/asforward
+//go:generate go run generate.go -in ../plugin.cfg -out slim/plugins/zplugin.go -without route53,azure,clouddns,k8s_external,kubernetes,etcd,nomad,trace
 
 func main() {
 	caddy.AppVersion = version.String()

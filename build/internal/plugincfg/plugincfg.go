@@ -108,6 +108,20 @@ func Replace(entries []Entry, line string) error {
 	return fmt.Errorf("%q: there is no directive %q to replace", line, replacement.Directive)
 }
 
+// Without returns entries without those of the directives, each of which must be
+// there: a misspelt one would leave in what it should leave out.
+func Without(entries []Entry, directives ...string) ([]Entry, error) {
+	rest := slices.Clone(entries)
+	for _, d := range directives {
+		i := slices.IndexFunc(rest, func(e Entry) bool { return e.Directive == d })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no directive %q to leave out", d)
+		}
+		rest = slices.Delete(rest, i, i+1)
+	}
+	return rest, nil
+}
+
 // Source returns the Go file, formatted, of a package called plugins that
 // imports what entries name and gives CoreDNS their order.
 func Source(entries []Entry) ([]byte, error) {

@@ -117,10 +117,15 @@ func TestSourceImportsOnlyWhatIsListed(t *testing.T) {
 	}
 }
 
-// flavours are the committed files, and what stands in each for a line of plugin.cfg.
-var flavours = map[string]string{
-	"build/plugins/zplugin.go":        "",
-	"build/compat/plugins/zplugin.go": "forward:steadfast.internal/plugin/healthforward/asforward",
+// flavours are the committed files, and what each makes of the lines of plugin.cfg.
+var flavours = map[string]func([]Entry) ([]Entry, error){
+	"build/plugins/zplugin.go": func(all []Entry) ([]Entry, error) { return all, nil },
+	"build/compat/plugins/zplugin.go": func(all []Entry) ([]Entry, error) {
+		return all, Replace(all, "forward:steadfast.internal/plugin/healthforward/asforward")
+	},
+	"build/slim/plugins/zplugin.go": func(all []Entry) ([]Entry, error) {
+		return Without(all, "route53", "azure", "clouddns", "k8s_external", "kubernetes", "etcd", "nomad", "trace")
+	},
 }
 
 func TestCommittedFilesAreWhatPluginCfgGenerates(t *testing.T) {
@@ -128,15 +133,14 @@ func TestCommittedFilesAreWhatPluginCfgGenerates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for committed, replacement := range flavours {
-		entries, err := Parse(bytes.NewReader(cfg))
+	for committed, derive := range flavours {
+		all, err := Parse(bytes.NewReader(cfg))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if replacement != "" {
-			if err := Replace(entries, replacement); err != nil {
-				t.Fatal(err)
-			}
+		entries, err := derive(all)
+		if err != nil {
+			t.Fatal(err)
 		}
 		want, err := Source(entries)
 		if err != nil {
@@ -160,6 +164,22 @@ func TestReplaceNeedsItsDirective(t *testing.T) {
 	for _, line := range []string{"file:example.org/file", "log"} {
 		if err := Replace(entries, line); err == nil || !strings.Contains(err.Error(), line) {
 			t.Errorf("Replace(%q): %v, want an error that names it", line, err)
+		}
+	}
+}
+
+func TestWithoutLeavesOutWhatIsThere(t *testing.T) {
+	all := []Entry{{"log", stock + "log"}, {"file", stock + "file"}, {"etcd", stock + "etcd"}}
+	rest, err := Without(all, "etcd", "log")
+	if want := []Entry{{"file", stock + "file"}}; err != nil || !slices.Equal(rest, want) {
+		t.Errorf("Without = %v, %v, want %v", rest, err, want)
+	}
+	if all[0].Directive != "log" || len(all) != 3 {
+		t.Errorf("Without changed what it was given: %v", all)
+	}
+	for _, directive := range []string{"ectd", ""} {
+		if rest, err := Without(all, directive); err == nil || !strings.Contains(err.Error(), `"`+directive+`"`) {
+			t.Errorf("Without(%q) = %v, %v, want an error that names it", directive, rest, err)
 		}
 	}
 }

@@ -2,7 +2,7 @@
 
 // Rootfs writes the archive that build/Dockerfile adds to an empty image.
 //
-//	go run build/rootfs.go -program FILE -certs FILE -out FILE
+//	go run build/rootfs.go -program FILE -certs FILE -zones FILE -out FILE
 package main
 
 import (
@@ -15,11 +15,13 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	program := flag.String("program", "", "static `binary` that becomes /coredns")
-	certs := flag.String("certs", "/etc/ssl/certs/ca-certificates.crt", "`bundle` of CA certificates")
+	var s rootfs.Source
+	flag.StringVar(&s.Program, "program", "", "static `binary` that becomes /coredns")
+	flag.StringVar(&s.Certs, "certs", "/etc/ssl/certs/ca-certificates.crt", "`bundle` of CA certificates")
+	flag.StringVar(&s.Zones, "zones", "", "Go's zoneinfo.`zip`")
 	out := flag.String("out", "", "archive to `write`")
 	flag.Parse()
-	if *program == "" || *out == "" || flag.NArg() > 0 {
+	if s.Program == "" || s.Zones == "" || *out == "" || flag.NArg() > 0 {
 		flag.Usage()
 		os.Exit(2)
 	}
@@ -27,7 +29,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := rootfs.Write(archive, *program, *certs); err != nil {
+	if err := rootfs.Write(archive, s); err != nil {
 		log.Fatal(err)
 	}
 	if err := archive.Close(); err != nil {

@@ -2,32 +2,57 @@ package rootfs
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"bytes"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
-// files writes a program and a bundle of certificates.
-func files(t *testing.T) (program, certs string) {
+// files writes a program, a bundle of certificates and time zones, out of order.
+func files(t *testing.T) Source {
+	t.Helper()
+	return filesWith(t, "UTC", "Asia/", "Asia/Tokyo")
+}
+
+// filesWith is files with other time zones.
+func filesWith(t *testing.T, names ...string) Source {
 	t.Helper()
 	dir := t.TempDir()
-	program, certs = filepath.Join(dir, "program"), filepath.Join(dir, "certs")
-	for name, content := range map[string]string{program: "ELF", certs: "PEM"} {
+	s := Source{
+		Program: filepath.Join(dir, "program"),
+		Certs:   filepath.Join(dir, "certs"),
+		Zones:   filepath.Join(dir, "zones.zip"),
+	}
+	var packed bytes.Buffer
+	zw := zip.NewWriter(&packed)
+	for _, name := range names {
+		f, err := zw.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !os.IsPathSeparator(name[len(name)-1]) {
+			io.WriteString(f, "TZif "+name)
+		}
+	}
+	if err := zw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{s.Program: "ELF", s.Certs: "PEM", s.Zones: packed.String()} {
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return program, certs
+	return s
 }
 
 func TestWriteGivesTheProgramItsCapability(t *testing.T) {
-	program, certs := files(t)
 	var archive bytes.Buffer
-	if err := Write(&archive, program, certs); err != nil {
+	if err := Write(&archive, files(t)); err != nil {
 		t.Fatal(err)
 	}
 	type entry struct {
@@ -38,10 +63,19 @@ func TestWriteGivesTheProgramItsCapability(t *testing.T) {
 	want := []entry{
 		// As getfattr shows it after setcap cap_net_bind_service=+ep.
 		{"coredns", "ELF", 0o755, "\x01\x00\x00\x02\x00\x04\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00\x00\x00\x00\x00"},
+		{"usr/", "", 0o755, ""},
+		{"usr/local/", "", 0o755, ""},
+		{"usr/local/bin/", "", 0o755, ""},
+		{"usr/local/bin/coredns", "-> /coredns", 0o777, ""},
 		{"etc/", "", 0o755, ""},
 		{"etc/ssl/", "", 0o755, ""},
 		{"etc/ssl/certs/", "", 0o755, ""},
 		{"etc/ssl/certs/ca-certificates.crt", "PEM", 0o644, ""},
+		{"usr/share/", "", 0o755, ""},
+		{"usr/share/zoneinfo/", "", 0o755, ""},
+		{"usr/share/zoneinfo/Asia/", "", 0o755, ""},
+		{"usr/share/zoneinfo/Asia/Tokyo", "TZif Asia/Tokyo", 0o644, ""},
+		{"usr/share/zoneinfo/UTC", "TZif UTC", 0o644, ""},
 	}
 	tr := tar.NewReader(&archive)
 	for _, w := range want {
@@ -52,6 +86,9 @@ func TestWriteGivesTheProgramItsCapability(t *testing.T) {
 		content, err := io.ReadAll(tr)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeSymlink {
+			content = []byte("-> " + h.Linkname)
 		}
 		got := entry{h.Name, string(content), h.Mode, h.PAXRecords["SCHILY.xattr.security.capability"]}
 		if got != w {
@@ -67,14 +104,25 @@ func TestWriteGivesTheProgramItsCapability(t *testing.T) {
 }
 
 func TestWriteNamesTheFileThatIsMissing(t *testing.T) {
-	program, certs := files(t)
-	for name, args := range map[string][2]string{
-		"add /coredns":                           {program + "-no", certs},
-		"add /etc/ssl/certs/ca-certificates.crt": {program, certs + "-no"},
+	for name, leave := range map[string]func(*Source){
+		"add /coredns: ": func(s *Source) { s.Program += "-no" },
+		"add /etc/ssl/certs/ca-certificates.crt: ": func(s *Source) { s.Certs += "-no" },
+		"add /usr/share/zoneinfo: ":                func(s *Source) { s.Zones += "-no" },
 	} {
-		err := Write(io.Discard, args[0], args[1])
+		s := files(t)
+		leave(&s)
+		err := Write(io.Discard, s)
 		if !errors.Is(err, fs.ErrNotExist) || !bytes.HasPrefix([]byte(err.Error()), []byte(name)) {
 			t.Errorf("Write: %v, want %s…: no such file", err, name)
+		}
+	}
+}
+
+func TestWriteTakesNoZoneFromElsewhere(t *testing.T) {
+	for _, name := range []string{"../../../coredns", "/coredns", "a//b"} {
+		err := Write(io.Discard, filesWith(t, "UTC", name))
+		if err == nil || !strings.Contains(err.Error(), name+": a path that leads out") {
+			t.Errorf("Write: %v, want an error about %s", err, name)
 		}
 	}
 }

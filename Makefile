@@ -19,7 +19,7 @@ CERTS   ?= /etc/ssl/certs/ca-certificates.crt
 # Time zones for the image: those that Go brings.
 ZONES   ?= $(shell $(GO) env GOROOT)/lib/time/zoneinfo.zip
 
-BASED_ON = $(shell $(GO) list -m -f '{{.Version}}' github.com/coredns/coredns)
+BASED_ON = $(shell $(GO) list -m -f '{{.Version}}' $(UPSTREAM))
 RELEASE  = $(patsubst $(BASED_ON)-steadfast.%,%,$(VERSION))
 
 # What make bump moves, and to where.
@@ -34,15 +34,13 @@ OUTAGE ?= 10m
 
 # Pinned here and not in go.mod, which lists what the product is made of.
 GOLANGCI_LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-NFPM          = github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
 
-# What packages are made of, and for. Their files bear the date of the last commit, so
-# that the same commit gives the same packages.
-PACKAGE_FLAVOUR ?= ./build
-PACKAGE_ARCH    ?= $(shell $(GO) env GOARCH)
-PACKAGE_VERSION ?= $(shell sed -n 's/^var Steadfast = "\([^"]*\)".*/\1/p' build/version/version.go)
+# Where packages go, and what they say of themselves. Their files bear the date of the
+# last commit, so that the same commit gives the same packages.
+PACKAGES        ?= $(DIST)/packages
+PACKAGE_VERSION ?= $(or $(subst -,+,$(VERSION:v%=%)),$(shell sed -n 's/^var Steadfast = "\([^"]*\)".*/\1/p' build/version/version.go))
 PACKAGE_DATE    ?= $(shell git log -1 --format=%ct)
-
+TOOL             = $(GO) tool -modfile=build/tools/go.mod
 
 # A static binary that depends on nothing, not even on where it was built.
 BUILD = CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w$(if $(VERSION), -X steadfast.internal/build/version.Steadfast=$(RELEASE))'
@@ -137,6 +135,7 @@ format: ## fail if a file is not as gofmt writes it
 tidy-diff: ## fail if go.mod and go.sum are not what go mod tidy writes
 	$(GO) mod tidy -diff
 	$(GO) -C test/kubernetes mod tidy -diff
+	$(GO) -C build/tools mod tidy -diff
 
 .PHONY: generate-diff
 generate-diff: ## fail if they are not what plugin.cfg generates
@@ -185,12 +184,16 @@ image-archive: rootfs ## write that image, for ARCH=amd64|arm64, as an OCI archi
 	$(GO) run build/image.go -name $(IMAGE) -arch $(ARCH) $(call labels,-label) -rootfs $(DIST)/image/rootfs.tar -out $(DIST)/image.tar
 
 .PHONY: packages
-packages: ## build .deb, .rpm and .apk for hosts in DIST/packages; PACKAGE_ARCH=arm64 for another architecture
-	mkdir -p $(DIST)/packages
-	GOOS=linux GOARCH=$(PACKAGE_ARCH) $(BUILD) -o $(DIST)/packages/coredns $(PACKAGE_FLAVOUR)
+packages: ## build .deb, .rpm and .apk for hosts in PACKAGES, of the flavour slim; ARCH=arm64 for another architecture
+	mkdir -p $(PACKAGES)
+	GOOS=linux GOARCH=$(ARCH) $(BUILD) -o $(PACKAGES)/coredns ./build/slim
 	@for format in deb rpm apk; do \
-		PACKAGE_PROGRAM=$(DIST)/packages/coredns PACKAGE_ARCH=$(PACKAGE_ARCH) PACKAGE_VERSION=$(PACKAGE_VERSION) \
-			SOURCE_DATE_EPOCH=$(PACKAGE_DATE) $(GO) run $(NFPM) package \
-			--config build/systemd/package/nfpm.yaml --packager $$format --target $(DIST)/packages/ || exit 1; \
+		PACKAGE_PROGRAM=$(PACKAGES)/coredns PACKAGE_ARCH=$(ARCH) PACKAGE_VERSION=$(PACKAGE_VERSION) \
+			SOURCE_DATE_EPOCH=$(PACKAGE_DATE) $(TOOL) nfpm package \
+			--config build/systemd/package/nfpm.yaml --packager $$format --target $(PACKAGES)/ || exit 1; \
 	done
-	rm $(DIST)/packages/coredns
+	rm $(PACKAGES)/coredns
+
+.PHONY: release
+release: ## make all that a release consists of in DIST/VERSION, for VERSION=v1.15.0-steadfast.N
+	GO='$(GO)' build/release '$(VERSION)' '$(DIST)/$(VERSION)'

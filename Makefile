@@ -188,7 +188,9 @@ packages: ## build .deb, .rpm and .apk for hosts in PACKAGES, of the flavour sli
 	mkdir -p $(PACKAGES)
 	GOOS=linux GOARCH=$(ARCH) $(BUILD) -o $(PACKAGES)/coredns ./build/slim
 	@for format in deb rpm apk; do \
-		PACKAGE_PROGRAM=$(PACKAGES)/coredns PACKAGE_ARCH=$(ARCH) PACKAGE_VERSION=$(PACKAGE_VERSION) \
+		version=$(PACKAGE_VERSION); \
+		if [ $$format = apk ]; then version=$(subst +steadfast.,_p,$(PACKAGE_VERSION)); fi; \
+		PACKAGE_PROGRAM=$(PACKAGES)/coredns PACKAGE_ARCH=$(ARCH) PACKAGE_VERSION=$$version \
 			SOURCE_DATE_EPOCH=$(PACKAGE_DATE) $(TOOL) nfpm package \
 			--config build/systemd/package/nfpm.yaml --packager $$format --target $(PACKAGES)/ || exit 1; \
 	done

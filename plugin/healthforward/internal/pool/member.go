@@ -57,10 +57,12 @@ type member struct {
 
 	said [len(causes)]time.Time // in a dry run: when it was last said that it would be ejected
 
-	state State
-	since time.Time // when it came to state
-	epoch uint32    // grows whenever it is ejected or returns
-	heard time.Time // when the last valid message came
+	state  State
+	since  time.Time // when it came to state
+	cause  Cause     // why it did, for who looks on
+	detail string    // likewise
+	epoch  uint32    // grows whenever it is ejected or returns
+	heard  time.Time // when the last valid message came
 
 	rampFrom time.Time // when its slow start began; zero: it had none
 

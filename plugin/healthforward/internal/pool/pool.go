@@ -50,6 +50,7 @@ func (p *Pool) Add(now time.Time, name string, rules Rules) ID {
 	m.id, m.name, m.hash, m.rules, m.rand = p.lastID, name, Hash(name), rules, p.rand
 	if m.state == Ejected && (rules.DryRun || rules.Fall == 0) {
 		m.enter(now, Suspect) // what its twin's rules allow, its own do not
+		m.cause, m.detail = None, ""
 	}
 	p.members[m.id] = m
 	p.order = append(p.order, m.id)
@@ -149,6 +150,7 @@ func (m *member) transition(now time.Time, from State, since time.Time, f findin
 	if f == (finding{}) {
 		return Transition{}, false
 	}
+	m.note(from, f)
 	tr = Transition{
 		ID: m.id, Name: m.name, From: from, To: m.state, Cause: f.cause, At: now, Lasted: now.Sub(since),
 		Detail: f.detail, WouldEject: f.would, Renew: f.renew,

@@ -46,6 +46,17 @@ const (
 	ForceUp              // as if up; never ejected
 )
 
+// admins maps what an operator wants to its word for logs and metrics.
+var admins = [...]string{Ready: "ready", Drain: "drain", Maint: "maint", ForceUp: "force-up"}
+
+// String returns the word for logs and metrics.
+func (a Admin) String() string {
+	if int(a) < len(admins) {
+		return admins[a]
+	}
+	return fmt.Sprintf("admin(%d)", uint8(a))
+}
+
 // Outcome is what one exchange with a member showed of it. An exchange may show
 // more than one, in the order of time: first that it is late, then that it is
 // lost, then an answer after all.

@@ -16,6 +16,7 @@ var sections = []string{"Name", "Description", "Syntax", "Metrics", "Ready", "Ex
 
 // fixtures are files that a Corefile in a README may name.
 var fixtures = map[string]string{
+	"token":       "0123456789abcdef\n",
 	"resolv.conf": "search corp.example lab.example\nnameserver 127.0.0.1\n",
 	"db.corp.example": `$ORIGIN corp.example.
 @ 60 IN SOA ns.corp.example. hostmaster.corp.example. 1 7200 900 1209600 60

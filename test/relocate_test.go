@@ -37,7 +37,7 @@ var moves = map[string]func(m *move, lines [][]string){
 
 	// What is asked.
 	"forward":       (*move).upstreams,
-	"healthforward": (*move).upstreams,
+	"healthforward": (*move).healthforward,
 	"grpc":          (*move).upstreams,
 	"kubernetes":    (*move).apiServer,
 }
@@ -169,6 +169,17 @@ func (m *move) upstreams(lines [][]string) {
 	}
 }
 
+// healthforward moves every upstream, and where its page is.
+func (m *move) healthforward(lines [][]string) {
+	for i, line := range lines {
+		if line[0] == "status" {
+			m.listen(lines[i:i+1], "")
+		} else {
+			m.upstreams(lines[i : i+1])
+		}
+	}
+}
+
 // upstream moves an upstream, with or without a scheme and a port. An upstream
 // that is another block of the same Corefile stays that.
 func (m *move) upstream(word string) string {
@@ -249,6 +260,7 @@ func TestMoveKeepsTheCorefileButForAddresses(t *testing.T) {
 		log . "{remote} \"{name}\" # {rcode}"
 		healthforward . 10.1.2.3 127.0.0.1:1053 2001:db8::1 dns://192.0.2.1:54 /etc/resolv.conf {
 			policy sequential
+			status 127.0.0.1:8053 token
 		}
 	}
 	a.example:1053 tls://b.example {
@@ -267,6 +279,7 @@ bind 127.0.0.1
 errors
 healthforward . 127.1.2.3 127.0.0.1:` + port("1053") + ` ::1 dns://127.0.2.1:54 /tmp/resolv.conf {
 policy sequential
+status 127.0.0.1:` + port("8053") + ` token
 }
 log . "{remote} \"{name}\" # {rcode}"
 ready 127.0.0.1:` + port("8181") + `

@@ -86,6 +86,9 @@ type Config struct {
 	Way way
 	// TLS is what encrypted upstreams are verified by; its identity is in Way.
 	TLS *tls.Config
+	// Status is where the page is served that shows the process's upstreams.
+	// Default: nowhere.
+	Status statusPage
 	// Resolvers look up host names, IP:port. Default: those of the system.
 	Resolvers []string
 }
@@ -181,6 +184,7 @@ func (c *Config) properties(root string, seen map[string]bool) corefile.Table {
 		"slow":                             orOff(&c.Rules.Slow, slowAtLeast, slowAtMost),
 		"slowstart":                        orOff(&c.Rules.Ramp, 0, rampAtMost),
 		"source_address":                   c.sourceAddress,
+		"status":                           func(args []string) error { return c.status(root, args) },
 		"tls":                              func(args []string) error { return c.tls(root, args) },
 		"tls_servername":                   c.tlsServerName,
 	}

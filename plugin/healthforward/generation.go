@@ -14,7 +14,8 @@ type generation struct {
 	forwarders []*Forwarder
 
 	// Guarded by registry.mu.
-	holds    bool // its sources
+	page     statusPage // where it wants the page
+	holds    bool       // its sources
 	acquired bool
 	marked   bool                // its replacement is being started
 	servers  []*dnsserver.Config // of the server blocks that have a stanza
@@ -43,7 +44,13 @@ func (g *generation) acquire() error {
 	r.mu.Unlock()
 	g.await()
 	r.mu.Lock()
-	err := r.acquire(g)
+	err := r.openPage(g.page)
+	if err == nil {
+		err = r.acquire(g)
+	} else {
+		r.drop(g)
+	}
+	r.turnPages()
 	r.mu.Unlock()
 	if err != nil {
 		return err
@@ -125,7 +132,12 @@ func (g *generation) ensure() {
 	}
 	if err := r.acquire(g); err != nil {
 		log.Errorf("upstreams are lost: %v", err)
+		return
 	}
+	if err := r.openPage(g.page); err != nil {
+		log.Errorf("it is served no more: %v", err)
+	}
+	r.turnPages()
 }
 
 // abandon releases generations of which we only believe that they are not live:
@@ -145,6 +157,7 @@ func (r *registry) release(g *generation) {
 	g.acquired = false
 	r.generations = slices.DeleteFunc(r.generations, func(o *generation) bool { return o == g })
 	r.drop(g)
+	r.turnPages()
 	r.recheck()
 	if len(r.generations) == 0 {
 		r.hurry()

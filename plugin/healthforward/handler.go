@@ -44,6 +44,7 @@ type Forwarder struct {
 	Next plugin.Handler
 
 	name       string // of the directive
+	server     string // the keys of the server block
 	taps       []*dnstap.Dnstap
 	registry   *registry
 	generation *generation

@@ -23,6 +23,11 @@ var (
 		Help: "1 for the state that the upstream is in, 0 for the others.",
 	}, []string{"to", "proto", "state"})
 
+	upstreamAdmin = promauto.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "upstream_admin",
+		Help: "1 for what an operator wants of the upstream, 0 for the others.",
+	}, []string{"to", "proto", "admin"})
+
 	transitionsTotal = promauto.NewCounterVec(prometheus.CounterOpts{
 		Namespace: plugin.Namespace, Subsystem: subsystem, Name: "transitions_total",
 		Help: "Counter of changes to a state, by cause.",
@@ -100,7 +105,7 @@ func registered[C prometheus.Collector](c C) C {
 // perUpstream are the vectors whose series go when their upstream does.
 var perUpstream = []interface {
 	DeletePartialMatch(prometheus.Labels) int
-}{upstreamState, transitionsTotal, attemptsTotal, attemptDuration, attemptFailuresTotal, mismatchesTotal, probesTotal, shadowsTotal, wouldEjectTotal}
+}{upstreamState, upstreamAdmin, transitionsTotal, attemptsTotal, attemptDuration, attemptFailuresTotal, mismatchesTotal, probesTotal, shadowsTotal, wouldEjectTotal}
 
 // outcomes maps each outcome to its word for metrics.
 var outcomes = [...]string{
@@ -158,6 +163,17 @@ func setState(u *upstream, s pool.State) {
 			value = 1
 		}
 		upstreamState.WithLabelValues(u.addr, u.proto, each.String()).Set(value)
+	}
+}
+
+// setAdmin shows a as what an operator wants of u.
+func setAdmin(u *upstream, a pool.Admin) {
+	for _, each := range steerable {
+		value := 0.0
+		if each == a {
+			value = 1
+		}
+		upstreamAdmin.WithLabelValues(u.addr, u.proto, each.String()).Set(value)
 	}
 }
 

@@ -24,6 +24,7 @@ func TestREADMEMetricsAreTheRegisteredOnes(t *testing.T) {
 	newUpstreamMetrics(addr, protoUDP) // a vector has no name before its first series
 	u := &upstream{upstreamKey: upstreamKey{addr: addr, proto: protoUDP}}
 	setState(u, pool.Up)
+	setAdmin(u, pool.Ready)
 	transitionsTotal.WithLabelValues(addr, protoUDP, pool.Up.String(), pool.Heard.String())
 	unansweredTotal.WithLabelValues("no_answer")
 	t.Cleanup(func() { u.forget(true, true) })
@@ -40,6 +41,9 @@ func TestREADMENamesEveryLabelValue(t *testing.T) {
 	}
 	for _, s := range pool.States() {
 		words = append(words, s.String())
+	}
+	for _, a := range steerable {
+		words = append(words, a.String())
 	}
 	for c := pool.None + 1; !strings.HasPrefix(c.String(), "cause("); c++ { // to the last with a word
 		words = append(words, c.String())

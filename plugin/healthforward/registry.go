@@ -12,6 +12,7 @@ import (
 	"steadfast.internal/plugin/healthforward/internal/pool"
 	"steadfast.internal/plugin/healthforward/internal/transport"
 	"steadfast.internal/plugin/internal/resolvconf"
+	"steadfast.internal/plugin/internal/status"
 )
 
 // Transports of clients, and of upstreams without encryption: a query goes on as
@@ -42,8 +43,12 @@ type registry struct {
 	leaving     map[*groups]*time.Timer // those that were replaced a moment ago
 	listeners   []netip.AddrPort        // of the servers that caddy has started
 
+	steered map[place]pool.Admin              // what an operator wants; who is not here is to be ready
+	served  map[status.Address]*status.Server // the page, mostly at one place
+
 	questions questions
 
+	page   *status.Page
 	prober prober
 
 	waiting atomic.Int64 // queries of all stanzas that wait for an answer
@@ -61,7 +66,11 @@ func newRegistry(open opener) *registry {
 		sources:   make(map[sourceKey]*source),
 		checks:    make(map[checkKey]*check),
 		leaving:   make(map[*groups]*time.Timer),
+		steered:   make(map[place]pool.Admin),
+		served:    make(map[status.Address]*status.Server),
+		page:      new(status.Page),
 	}
+	r.page.Add(r.section())
 	r.outside = outside{read: resolvconf.Read, follow: resolvconf.Follow, local: localAddrs}
 	r.outside.lookup = func(ctx context.Context, host string, resolvers []string) ([]netip.Addr, time.Duration, error) {
 		return lookupSystem(ctx, host, resolvers, func(at netip.AddrPort) bool {
@@ -159,6 +168,11 @@ func (r *registry) upstream(now time.Time, key upstreamKey, conf *tls.Config) (*
 	r.upstreams[key] = u
 	r.byID[u.id] = u
 	setState(u, r.pool.State(u.id))
+	want := r.steered[u.place()]
+	if want != pool.Ready {
+		r.pool.SetAdmin(now, u.id, want)
+	}
+	setAdmin(u, want)
 	return u, nil
 }
 

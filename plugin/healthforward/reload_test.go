@@ -36,10 +36,8 @@ func TestWhatIsKnownSurvivesAReload(t *testing.T) {
 				w.at("192.0.2.2").rtt = 80 * ms
 				w.at("192.0.2.2").probeRTT = 2 * ms
 				f := held(t, w, hostFile) // 192.0.2.1, for 5 s from within the last 2
-				for id, u := range f.groupFor(protoUDP).upstreams {
-					if u.addr == "192.0.2.3:53" {
-						w.registry.pool.SetAdmin(time.Now(), id, pool.Drain)
-					}
+				if _, err := w.registry.steer("somebody", "192.0.2.3:53", pool.Drain); err != nil {
+					t.Fatal(err)
 				}
 				want := patience(f)
 				f = w.reload(t, f, "healthforward . "+hostFile+" "+options, nil)

@@ -2,6 +2,7 @@ package healthforward
 
 import (
 	"reflect"
+	"strings"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
@@ -37,8 +38,11 @@ func setup(c *caddy.Controller, directive string) error {
 	g.servers = append(g.servers, serversOf(c)...)
 	var stanzas []*Forwarder
 	for _, config := range configs {
+		if err := g.wantPage(config.Status); err != nil {
+			return plugin.Error(directive, err)
+		}
 		f := g.add(config)
-		f.name = directive
+		f.name, f.server = directive, strings.Join(c.ServerBlockKeys, " ")
 		stanzas = append(stanzas, f)
 	}
 	c.OnStartup(func() error {
@@ -92,5 +96,6 @@ func generationOf(c *caddy.Controller) *generation {
 	c.OnRestart(func() error { g.mark(); return nil })
 	c.OnRestartFailed(func() error { g.keep(); return nil })
 	c.OnShutdown(func() error { g.shutdown(); return nil })
+	c.OnFinalShutdown(func() error { g.registry.end(); return nil })
 	return g
 }

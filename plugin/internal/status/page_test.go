@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"steadfast.internal/plugin/internal/leaktest"
@@ -223,8 +224,14 @@ func TestReadToken(t *testing.T) {
 			}
 		})
 	}
-	if _, err := ReadToken(t.TempDir()); err == nil {
-		t.Error("a directory is a token file")
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{t.TempDir(), fifo, "/dev/zero"} {
+		if _, err := ReadToken(file); err == nil || !strings.Contains(err.Error(), "no regular file") {
+			t.Errorf("%s: error %v", file, err)
+		}
 	}
 }
 

@@ -23,6 +23,7 @@ func TestAnOperatorDrainsAnUpstream(t *testing.T) {
 	file := writeFile(t, publicDir(t), "token", token+"\n")
 	server := startServer(t, fmt.Sprintf(`.:{PORT1} {
 		bind 127.0.0.1
+		searchexpand a.lab.test
 		healthforward . %[1]s %[2]s {
 			policy sequential
 			status 127.0.0.1:{PORT2} %[3]s
@@ -67,9 +68,15 @@ func TestAnOperatorDrainsAnUpstream(t *testing.T) {
 				Upstreams []struct{ To, Admin string }
 			}
 		}
+		Searchexpand struct {
+			Stanzas []struct{ List []struct{ Domains []string } }
+		}
 	}
 	if err := json.NewDecoder(reply.Body).Decode(&all); err != nil {
 		t.Fatal(err)
+	}
+	if lists := all.Searchexpand.Stanzas; len(lists) != 1 || len(lists[0].List) != 1 || lists[0].List[0].Domains[0] != "a.lab.test." {
+		t.Errorf("searchexpand shows %+v", lists)
 	}
 	stanzas := all.Healthforward.Stanzas
 	if len(stanzas) != 2 || !strings.Contains(stanzas[0].Server, ".:") || !strings.Contains(stanzas[1].Server, "other.test") {

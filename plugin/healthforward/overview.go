@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -229,7 +230,7 @@ func (u upstreamView) row() status.Row {
 		Target: at,
 		Alarm:  u.State == pool.Ejected.String() || u.Admin != pool.Ready.String(),
 		Cells: []string{
-			fmt.Sprint(u.Tier), name, u.Source, u.State, lasting(u.Lasts), because, lasting(u.Hold), u.Admin, fmt.Sprint(u.InFlight),
+			strconv.Itoa(u.Tier), name, u.Source, u.State, lasting(u.Lasts), because, lasting(u.Hold), u.Admin, strconv.Itoa(u.InFlight),
 			lasting(u.Median), lasting(u.P95), fmt.Sprintf("%.1f%%", 100*u.Loss), heard,
 		},
 	}

@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"strings"
 
+	"steadfast.internal/plugin/internal/status"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -12,6 +14,8 @@ import (
 
 func init() {
 	Register(pluginName)
+	process.page = status.Process
+	status.Process.Add(process.section())
 	caddy.RegisterEventHook(pluginName, heardOfServers)
 	dnsserver.EnableChaos[pluginName] = struct{}{} // as for forward: class CH is for the upstreams
 }

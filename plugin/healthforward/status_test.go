@@ -436,7 +436,7 @@ func TestAtTheEndThePageGoesLast(t *testing.T) {
 // shortDir returns a directory with a path that is short enough for a socket.
 func shortDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "s")
+	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // its directories have long names
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,13 +25,15 @@ type fileList struct {
 type followedFile struct {
 	path string
 	now  atomic.Pointer[fileList] // what it says, or said when it was last good
+	why  atomic.Pointer[error]    // why what is there now is not used; nil: it is
 	end  context.CancelFunc
 	done chan struct{} // closed when nobody follows it any more
 }
 
 // load is one load of the Corefile.
 type load struct {
-	paths []string // of the files that it uses; guarded by followedFiles.mu
+	paths  []string // of the files that it uses; guarded by followedFiles.mu
+	blocks []servedBlock
 }
 
 // followedFiles are those of the process. A file is followed once, whoever uses it, and
@@ -132,9 +134,11 @@ func (f *followedFile) learn(content []byte, err error) {
 	}
 	was := f.now.Load()
 	if err != nil {
+		f.why.Store(&err)
 		log.Warningf("search list of %s stays %q: %v", f.path, was.domains, err)
 		return
 	}
+	f.why.Store(nil)
 	f.now.Store(&l)
 	if !slices.Equal(was.domains, l.domains) || was.ndots != l.ndots {
 		log.Infof("search list of %s is %q, ndots %d", f.path, l.domains, l.ndots)

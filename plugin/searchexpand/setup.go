@@ -1,6 +1,11 @@
 package searchexpand
 
 import (
+	"strings"
+	"time"
+
+	"steadfast.internal/plugin/internal/status"
+
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
@@ -11,7 +16,10 @@ const pluginName = "searchexpand"
 
 var log = clog.NewWithPlugin(pluginName)
 
-func init() { plugin.Register(pluginName, setup) }
+func init() {
+	plugin.Register(pluginName, setup)
+	status.Process.Add(status.Section{Name: pluginName, Report: func() status.Report { return files.overview(time.Now()).report() }})
+}
 
 func setup(c *caddy.Controller) error {
 	configs, err := parse(&c.Dispenser)
@@ -21,6 +29,7 @@ func setup(c *caddy.Controller) error {
 	s := newStanzas(configs)
 	block := dnsserver.GetConfig(c)
 	l := loadOf(c)
+	l.blocks = append(l.blocks, servedBlock{strings.Join(c.ServerBlockKeys, " "), s})
 	c.OnStartup(func() error { return s.start(start{block.Handler, l}) }) // not before: some plugins stand behind us
 	block.AddPlugin(func(next plugin.Handler) plugin.Handler {
 		s.follow(next)

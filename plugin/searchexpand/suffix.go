@@ -170,6 +170,20 @@ func (s *suffixes) note(now, since time.Time, f finding) (opened, closed bool) {
 	return false, r.decided(now, now.Sub(since))
 }
 
+// skipped returns the suffixes that are skipped at now, sorted.
+func (s *suffixes) skipped(now time.Time) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := []string{}
+	for _, suffix := range s.records.Keys() {
+		if r, ok := s.records.Peek(suffix); ok && r.open(now) { // to look is no use
+			all = append(all, suffix)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
 // record returns that of the suffix. The caller holds mu.
 func (s *suffixes) record(suffix string) *record {
 	r, ok := s.records.Get(suffix)

@@ -132,5 +132,9 @@ func (a access) mayLook(r *http.Request) error {
 // maySteer returns nil if the request may do something. What a browser sends by itself,
 // a password it has stored, is not enough.
 func (a access) maySteer(r *http.Request) error {
-	return a.check(append(bearer(r), r.PostForm["token"]...))
+	offered := bearer(r)
+	for _, field := range r.PostForm["token"] {
+		offered = append(offered, strings.TrimSpace(field)) // it may be a file's, with its last line's end
+	}
+	return a.check(offered)
 }

@@ -65,6 +65,11 @@ type Page struct {
 	sections []Section
 }
 
+// Process is the page of the process, for plugins that know nothing of each other.
+//
+//nolint:gochecknoglobals // there is one
+var Process = new(Page)
+
 // Add adds a section.
 func (p *Page) Add(s Section) {
 	p.mu.Lock()

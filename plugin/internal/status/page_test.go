@@ -122,6 +122,7 @@ func TestWhoMayAskForWhat(t *testing.T) {
 		"two Origins":                          {request: request("GET", "/", with("Origin", "http://127.0.0.1:8053"), with("Origin", "http://other.example")), want: 403},
 		"a control":                            {request: request("POST", drain, good), want: 200},
 		"a control by a form":                  {request: request("POST", "/control", form("action=drain&target=x&token="+token)), want: 200},
+		"a form with the token's file":         {request: request("POST", "/control", form("action=drain&target=x&token="+token+"%0A")), want: 200},
 		"a button of the page":                 {request: request("POST", drain, form("token="+token), with("Accept", "text/html,*/*")), want: 303},
 		"a control by GET":                     {request: request("GET", drain, good), want: 405},
 		"a control without a token":            {request: request("POST", drain), want: 401},

@@ -56,7 +56,7 @@ func TestParseAddress(t *testing.T) {
 
 func socketPath(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "s") // the path of a socket is short
+	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket is short, its are not
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,7 @@ type Server struct {
 	private   bool
 	tokenFile atomic.Pointer[string]
 	http      http.Server
-	addr      net.Addr
+	done      chan struct{} // closed when the address is given up
 }
 
 // Listen starts to serve the page. An empty tokenFile lets nobody steer.
@@ -85,7 +85,7 @@ func Listen(addr Address, page *Page, tokenFile string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{page: page, private: addr.Private(), addr: l.Addr()}
+	s := &Server{page: page, private: addr.Private()}
 	s.Use(tokenFile)
 	s.serve(l)
 	return s, nil
@@ -103,18 +103,22 @@ func (s *Server) serve(l net.Listener) {
 		ErrorLog: stdlog.New(io.Discard, "", 0),
 	}
 	limited := &limitedListener{Listener: l, slots: make(chan struct{}, maxConnections), done: make(chan struct{})}
-	go s.http.Serve(limited) //nolint:errcheck // it ends when it is closed, and never before
+	s.done = make(chan struct{})
+	go func() {
+		defer close(s.done)
+		s.http.Serve(limited) //nolint:errcheck // it ends when it is closed, and never before
+	}()
 }
 
 // Use takes another file for that of the token.
 func (s *Server) Use(tokenFile string) { s.tokenFile.Store(&tokenFile) }
 
-// Addr returns where the server listens.
-func (s *Server) Addr() net.Addr { return s.addr }
-
 // Close gives up the address and all connections. It does not wait for requests that are
-// being answered.
-func (s *Server) Close() { s.http.Close() }
+// being answered: their sections may wait for who closes.
+func (s *Server) Close() {
+	s.http.Close()
+	<-s.done
+}
 
 // listen opens the address.
 func (a Address) listen() (net.Listener, error) {

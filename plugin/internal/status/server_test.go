@@ -147,6 +147,17 @@ func TestASocketThatWasLeftOverIsReplacedAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestWhatIsClosedCanBeOpenedAgainAtOnce(t *testing.T) {
+	path := socketPath(t)
+	for range 100 {
+		s, err := listen(t, "unix:"+path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close() // before it has begun, maybe
+	}
+}
+
 func TestABusyPortIsAnError(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -276,8 +276,12 @@ func TestThePageNeedsNothingFromElsewhere(t *testing.T) {
 				t.Errorf("the page has %q", part)
 			}
 		}
-		if n := strings.Count(body, "<button"); n != wantButtons {
+		if n := strings.Count(body, "<button form="); n != wantButtons {
 			t.Errorf("%d buttons, want %d:\n%s", n, wantButtons, body)
+		}
+		// Enter in the field of the token presses the first button of the form.
+		if first := strings.Index(body, "<button"); first >= 0 && !strings.HasPrefix(body[first:], "<button disabled ") {
+			t.Errorf("Enter does %.80s", body[first:])
 		}
 		if hasForm := strings.Contains(body, "<form"); hasForm != (file != "") {
 			t.Errorf("there is a form: %v", hasForm)

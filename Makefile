@@ -93,8 +93,8 @@ test: ## run all tests, with what they need installed first
 	test/run
 
 .PHONY: cluster
-cluster: ## run the test with a real Kubernetes API server only; builds one first
-	test/run -run RealCluster -v
+cluster: ## run the tests with a real Kubernetes API server only; builds one first
+	test/run -run 'RealCluster|Manifests' -v
 
 .PHONY: bench
 bench: ## print what a query costs, with healthforward and with forward

@@ -90,7 +90,7 @@ func (c *cluster) outage(t *testing.T, replicas []*clusterServer) {
 	}
 	c.api.kill()
 	over := time.Now().Add(*outageTime)
-	late := c.startReplica(t, "searchexpand corp.example")
+	late := c.startReplica(t, searchWithDomain)
 	for name, want := range map[string]string{
 		"web.shop.svc.cluster.local.": "SERVFAIL", // not NXDOMAIN, which would be kept
 		"db01.":                       outageNames["db01."],

@@ -30,21 +30,9 @@ var walkPlaces = map[string]struct {
 	"a pod that kubernetes has no idea of": {number: strangerPod},
 }
 
-// triggerNamespace is what gives pods their answer at once.
-const triggerNamespace = `searchexpand corp.example {
-        trigger namespace svc.cluster.local
-    }`
-
 var clusterVariants = map[string]clusterVariant{
 	"searchexpand as shipped": {
-		plugin: "searchexpand corp.example",
-		questions: map[string]int{
-			"a pod": 4, "a pod, at the other replica": 4, "a pod in the other namespace": 4,
-			"a pod behind a node-local cache": 4, "a pod with hostNetwork": 4, "a pod that kubernetes has no idea of": 4,
-		},
-	},
-	"a namespace read off the name": {
-		plugin: triggerNamespace,
+		plugin: searchWithDomain,
 		questions: map[string]int{
 			"a pod": 1, "a pod, at the other replica": 1, "a pod in the other namespace": 1,
 			"a pod behind a node-local cache": 1, "a pod with hostNetwork": 1, "a pod that kubernetes has no idea of": 1,

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
-	"sigs.k8s.io/yaml"
 )
 
 // upstreamCorefile is a resolver that knows two names, by IPv4, and denies all
@@ -33,12 +32,13 @@ const upstreamCorefile = `.:{PORT1} {
 	}
 }`
 
-func TestKubernetesConfigMapServesACluster(t *testing.T) {
+func TestKubernetesCorefileServesACluster(t *testing.T) {
 	upstream := startServer(t, upstreamCorefile)
 	// The API server and the node's resolver are what the moved Corefile asks
 	// in the place of what a pod finds; see moves for all else that is moved.
 	m := &move{t: t, resolvConf: upstream.addr(), kubernetes: startKubeAPI(t)}
-	startServer(t, m.corefile(kubernetesCorefile(t)))
+	// With a domain of the reader's own.
+	startServer(t, m.corefile(strings.Replace(kubernetesCorefile(t), "searchexpand {", "searchexpand corp.example {", 1)))
 
 	waitFor(t, startLimit, "ready", func() error {
 		return httpOK("http://" + m.addr("8181") + "/ready")
@@ -56,7 +56,11 @@ func TestKubernetesConfigMapServesACluster(t *testing.T) {
 		"a service that is not there":          {"no.default.svc.cluster.local.", "NXDOMAIN"},
 		"a name outside, from the upstream":    {"external.test.", "external.test. A 192.0.2.7"},
 		"a bare name, completed, from outside": {"intranet.", "intranet. CNAME intranet.corp.example. intranet.corp.example. A 192.0.2.8"},
-		"a bare name that nobody knows":        {"nobody.", "NXDOMAIN"},
+		"a name outside, as a pod asks first": {
+			"intranet.corp.example.default.svc.cluster.local.",
+			"intranet.corp.example.default.svc.cluster.local. CNAME intranet.corp.example. intranet.corp.example. A 192.0.2.8",
+		},
+		"a bare name that nobody knows": {"nobody.", "NXDOMAIN"},
 	}
 	for name, tc := range answers {
 		t.Run(name, func(t *testing.T) {
@@ -67,27 +71,18 @@ func TestKubernetesConfigMapServesACluster(t *testing.T) {
 	}
 }
 
-// kubernetesCorefile reads the Corefile out of the ConfigMap.
-func kubernetesCorefile(t *testing.T) string {
+// kubernetesCorefile reads the Corefile of a cluster.
+func kubernetesCorefile(t testing.TB) string {
 	t.Helper()
-	text, err := os.ReadFile("../build/kubernetes/coredns.yaml")
+	text, err := os.ReadFile("../build/kubernetes/components/steadfast/Corefile")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var configMap struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string
-		Metadata   struct{ Name, Namespace string }
-		Data       map[string]string
-	}
-	if err := yaml.UnmarshalStrict(text, &configMap); err != nil {
-		t.Fatal(err)
-	}
-	if got := fmt.Sprintf("%s %s %s/%s", configMap.APIVersion, configMap.Kind, configMap.Metadata.Namespace, configMap.Metadata.Name); got != "v1 ConfigMap kube-system/coredns" {
-		t.Fatalf("coredns.yaml is %s, and the Deployment reads ConfigMap kube-system/coredns", got)
-	}
-	return configMap.Data["Corefile"]
+	return string(text)
 }
+
+// shippedSearch is what stands there of searchexpand.
+const shippedSearch = "    searchexpand {\n       trigger namespace svc.cluster.local\n    }\n"
 
 // answerText writes a reply's answer section in one line, without TTLs, or its
 // rcode if it has none.

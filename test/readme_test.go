@@ -99,7 +99,10 @@ func startMoved(t *testing.T, dir, corefile string) {
 
 // corefileBlocks returns the fenced blocks of a README that say they are a
 // corefile, by the line on which each begins.
-func corefileBlocks(readme string) map[int]string {
+func corefileBlocks(readme string) map[int]string { return fencedBlocks(readme, "corefile") }
+
+// fencedBlocks returns the blocks that say they are in a language.
+func fencedBlocks(readme, language string) map[int]string {
 	blocks := make(map[int]string)
 	fence, start := "", 0
 	n := 0
@@ -110,7 +113,7 @@ func corefileBlocks(readme string) map[int]string {
 		case fence == "" && (strings.HasPrefix(trimmed, "```") || strings.HasPrefix(trimmed, "~~~")):
 			fence = trimmed[:3]
 			start = 0
-			if strings.TrimSpace(strings.TrimLeft(trimmed, "`~")) == "corefile" {
+			if strings.TrimSpace(strings.TrimLeft(trimmed, "`~")) == language {
 				start = n
 				blocks[start] = ""
 			}

@@ -142,7 +142,7 @@ type workload struct {
 				PriorityClassName string
 				DNSPolicy         string
 				HostNetwork       bool
-				Containers        []container
+				Containers        []podContainer
 				Volumes           []struct {
 					Name      string
 					ConfigMap struct{ Name string }
@@ -156,7 +156,7 @@ type workload struct {
 	Data      map[string]string
 }
 
-type container struct {
+type podContainer struct {
 	Name, Image     string
 	Env             []struct{ Name, Value string }
 	Ports           []any
@@ -201,7 +201,7 @@ func kustomize(t *testing.T, folder string) (objects []workload) {
 }
 
 // check judges a workload by its container that is this build.
-func (w workload) check(t *testing.T, c container, objects []workload) {
+func (w workload) check(t *testing.T, c podContainer, objects []workload) {
 	t.Helper()
 	pod := w.Spec.Template.Spec
 	c.check(t, pod.HostNetwork)
@@ -235,7 +235,7 @@ func (w workload) check(t *testing.T, c container, objects []workload) {
 }
 
 // check judges a container.
-func (c container) check(t *testing.T, hostNetwork bool) {
+func (c podContainer) check(t *testing.T, hostNetwork bool) {
 	t.Helper()
 	limit, err := strconv.Atoi(strings.TrimSuffix(c.Resources.Limits["memory"], "Mi"))
 	if err != nil {
@@ -257,7 +257,7 @@ type helmValues struct {
 	Image             struct{ Repository, Tag string }
 	PriorityClassName string
 	RollingUpdate     struct{ MaxUnavailable int }
-	container
+	podContainer
 	PodDisruptionBudget struct {
 		MaxUnavailable             int
 		UnhealthyPodEvictionPolicy string

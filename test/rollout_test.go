@@ -76,7 +76,7 @@ func (d deployment) configMap() string {
 
 // podSpec is what is read of a template.
 type podSpec struct {
-	Containers []container
+	Containers []podContainer
 	Volumes    []struct {
 		Name      string
 		ConfigMap struct{ Name string }

@@ -10,9 +10,10 @@ const (
 	windowSlots    = 10
 
 	// A member is ejected when so large a share of at least so many went wrong, and
-	// others do at most half as bad. A fifth of few is what chance does on a bad link
-	// (measured: a fifth of 20 ejects falsely at 5 % loss).
-	halfOf, fifthOf = 10, 50
+	// others do at most half as bad. A fifth of few is what chance does on a bad link:
+	// at 5 % loss and 10 queries a second, a fifth of 20 ejects falsely at once, a fifth
+	// of 50 once in two hours, a quarter of 50 or a fifth of 80 in none that was played.
+	halfOf, quarterOf, fifthOf = 10, 50, 80
 	// peerSamples is from how many exchanges on a peer can be compared with.
 	peerSamples = 5
 )
@@ -94,7 +95,9 @@ func (e *evidence) share(now time.Time, k kind) share {
 
 // large reports whether too much went wrong, by itself.
 func (s share) large() bool {
-	return s.total >= halfOf && 2*s.wrong >= s.total || s.total >= fifthOf && 5*s.wrong >= s.total
+	return s.total >= halfOf && 2*s.wrong >= s.total ||
+		s.total >= quarterOf && 4*s.wrong >= s.total ||
+		s.total >= fifthOf && 5*s.wrong >= s.total
 }
 
 // twice reports whether the share is at least twice the other one.

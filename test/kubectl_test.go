@@ -152,6 +152,6 @@ func kubeadmManifest(t testing.TB, constant string) string {
 }
 
 const (
-	stockImage = "registry.k8s.io/coredns/coredns:v1.14.2"
+	stockImage = "registry.example/coredns/coredns:v1.14.2"
 	kubeDNS    = "10.96.0.10"
 )

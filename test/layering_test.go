@@ -49,6 +49,10 @@ var layers = map[string]struct {
 		never:   []string{"github.com/coredns", "github.com/miekg", "github.com/prometheus", module + "/plugin/healthforward", module + "/plugin/searchexpand"},
 		because: "it reads and follows files, whatever they are for",
 	},
+	"plugin/internal/smallfile": {
+		never:   []string{"github.com", module + "/plugin/healthforward", module + "/plugin/searchexpand"},
+		because: "it reads files, whatever they are for",
+	},
 	"plugin/internal/status": {
 		never:   []string{"github.com", module + "/plugin/healthforward", module + "/plugin/searchexpand"},
 		because: "it shows what plugins tell it, and must be small enough to be trusted",

@@ -1,50 +1,10 @@
 package resolvconf
 
-import (
-	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"syscall"
-)
+import "steadfast.internal/plugin/internal/smallfile"
 
 // maxSize bounds what is read: a list of 4,000 domains of the greatest length.
 const maxSize = 1 << 20
 
 // Read returns the content of a file. It does not wait for the writer of a FIFO, and
 // refuses what is no regular file or larger than a mebibyte. Errors name the file.
-func Read(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("read %s: it is %s", path, kind(info.Mode()))
-	}
-	content, err := io.ReadAll(io.LimitReader(f, maxSize+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(content) > maxSize {
-		return nil, fmt.Errorf("read %s: it has more than %d octets", path, maxSize)
-	}
-	return content, nil
-}
-
-// kind says what is no regular file.
-func kind(m fs.FileMode) string {
-	switch {
-	case m.IsDir():
-		return "a directory"
-	case m&fs.ModeNamedPipe != 0:
-		return "a FIFO"
-	case m&fs.ModeDevice != 0:
-		return "a device"
-	}
-	return "no regular file"
-}
+func Read(path string) ([]byte, error) { return smallfile.Read(path, maxSize) }

@@ -5,14 +5,13 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
+
+	"steadfast.internal/plugin/internal/smallfile"
 )
 
 // Bounds of a token, in octets: 16 random ones are more than anybody can guess over a
@@ -33,7 +32,7 @@ type access struct {
 
 // ReadToken returns the token that the file holds. Space around it is not part of it.
 func ReadToken(file string) (string, error) {
-	content, err := readSmall(file)
+	content, err := smallfile.Read(file, 2*maxToken) // with space around it
 	if err != nil {
 		return "", err
 	}
@@ -47,24 +46,6 @@ func ReadToken(file string) (string, error) {
 		return "", fmt.Errorf("%s: the token has characters that are not printable ASCII", file)
 	}
 	return token, nil
-}
-
-// readSmall returns the content of a file, or so much of it that it is too long for a
-// token. It does not wait for the writer of a FIFO.
-func readSmall(file string) ([]byte, error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("read %s: it is no regular file", file)
-	}
-	return io.ReadAll(io.LimitReader(f, 2*maxToken))
 }
 
 // sameSite reports whether the request is not one that another site made a browser send.
